@@ -1,0 +1,46 @@
+# Sourced by the launch scripts: makes or reuses REPO/.venv and sets PY to its python.
+# The stamp in .venv holds a hash of setup.py, requirements.lock and the extras asked for; another hash installs again.
+#
+#   SEARCHJAX_PYTHON=python3.12   the interpreter that makes the environment (default: the first that is 3.11 or newer)
+#   SEARCHJAX_UNLOCKED=1          let pip choose versions instead of requirements.lock
+
+REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+PY="$REPO/.venv/bin/python"
+
+fail() { echo "error: $1" >&2; exit "${2:-1}"; }
+
+python_is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+  local candidate
+  for candidate in ${SEARCHJAX_PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+    if python_is_new_enough "$candidate"; then command -v "$candidate"; return 0; fi
+  done
+  return 1
+}
+
+prepare_environment() {  # prepare_environment EXTRAS, e.g. "test,notebooks"
+  local extras="$1" python wanted stamp="$REPO/.venv/searchjax-stamp" constraint=(-c "$REPO/requirements.lock")
+  [ -n "${SEARCHJAX_UNLOCKED:-}" ] && constraint=()
+  wanted="$(cat "$REPO/setup.py" "$REPO/requirements.lock" | cksum) $REPO ${SEARCHJAX_UNLOCKED:-locked}"
+  # One process at a time makes the environment; the others wait for it.
+  if command -v flock >/dev/null; then exec 9>"$REPO/.venv.lock"; flock 9; fi
+  if [ -x "$PY" ] && python_is_new_enough "$PY" && grep -qxF "$wanted $extras" "$stamp" 2>/dev/null; then
+    echo "environment: reusing .venv"
+  else
+    if ! { [ -x "$PY" ] && python_is_new_enough "$PY" && "$PY" -m pip --version >/dev/null 2>&1; }; then
+      python="$(find_python)" || fail "no Python 3.11 or newer found; install one, or name it in SEARCHJAX_PYTHON"
+      "$python" -c 'import venv, ensurepip' >/dev/null 2>&1 \
+        || fail "$python cannot make environments; install its venv module (Debian, Ubuntu: apt-get install python3-venv)"
+      echo "environment: making .venv with $("$python" --version)"
+      "$python" -m venv --clear "$REPO/.venv" || fail "could not make $REPO/.venv"
+    fi
+    echo "environment: installing searchjax[$extras] (a few minutes the first time)"
+    "$PY" -m pip install --quiet --disable-pip-version-check "${constraint[@]}" -e "$REPO[$extras]" </dev/null \
+      || fail "pip could not install searchjax[$extras]; see its message above (SEARCHJAX_UNLOCKED=1 lets it choose versions)"
+    # Another version of the sources starts a new stamp; further extras add a line to it.
+    grep -qF "$wanted " "$stamp" 2>/dev/null || : > "$stamp"
+    echo "$wanted $extras" >> "$stamp"
+  fi
+  if command -v flock >/dev/null; then exec 9>&-; fi
+}

@@ -1,0 +1,1 @@
+"""Questions, demonstrations, preference pairs, chat format, tokenizer, packing and loading."""

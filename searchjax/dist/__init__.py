@@ -1,0 +1,1 @@
+"""What a run needs around it: settings, run log, checkpoints."""

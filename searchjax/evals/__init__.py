@@ -1,0 +1,1 @@
+"""What evaluation counts: accuracy, budgets, cost and their intervals."""

@@ -1,0 +1,1 @@
+"""The losses: supervised, preference and policy objectives, as written in the paper."""

@@ -1,0 +1,1 @@
+"""From a finished rollout to one number: answer, rubric, preference, penalties."""

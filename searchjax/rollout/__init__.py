@@ -1,0 +1,1 @@
+"""Conversations between the policy and its tool, sampled in lanes."""
