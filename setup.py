@@ -1,4 +1,4 @@
-"""Packaging of searchjax.  `pip install -c requirements.lock -e .[test,notebooks]` gives the tested versions."""
+"""Packaging.  `pip install -c requirements.lock -e .[test]` gives the tested versions."""
 
 import pathlib
 import re
@@ -55,13 +55,20 @@ EXTRAS = {
   "atlas": ATLAS,
   "notebooks": NOTEBOOKS,
   "tensorboard": ["tensorboard>=2.18"],
-  "test": ["beartype>=0.20", "hypothesis>=6.120", "pytest>=8.3", "pytest-xdist>=3.6", *NOTEBOOKS, *ATLAS],
+  "test": [
+    "beartype>=0.20",
+    "hypothesis>=6.120",
+    "pytest>=8.3",
+    "pytest-xdist>=3.6",
+    *NOTEBOOKS,
+    *ATLAS,
+  ],
 }
 
 setup(
   name="searchjax",
   version=VERSION,
-  description="Search-augmented language models trained with SFT, a preference model and GRPO, in JAX",
+  description="Search-augmented language models: SFT, a preference model and GRPO, in JAX",
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=find_packages(include=["searchjax", "searchjax.*"]),

@@ -1,0 +1,374 @@
+"""The metric table: every number a run may write, what it is, its unit and when it is healthy.
+HOST.
+
+`python -m searchjax.dist.metrics > docs/metrics.md` makes the page.
+
+Letters  those of SPEC.
+Source   SPEC 1.2, 2 and 5; alarms after FAULTS W6.
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """One row of the metric table.
+
+  Attributes:
+    name: the key in metrics.jsonl.
+    formula: what it is, in one line.
+    unit: of the number; `1` is dimensionless, `share` lies in [0, 1].
+    healthy: what a good run shows, in words.
+    stages: the stages that write it.
+    low, high: outside them the value is an alarm.
+  """
+
+  name: str
+  formula: str
+  unit: str
+  healthy: str
+  stages: str
+  low: float = -math.inf
+  high: float = math.inf
+
+
+def _table(*rows: Metric) -> dict[str, Metric]:
+  return {row.name: row for row in rows}
+
+
+METRICS: dict[str, Metric] = _table(
+  # Supervised fine-tuning and the preference model.
+  Metric(
+    "loss",
+    "SFT: mean of -log π over the tokens the agent wrote; RM: mean L_sym over pairs",
+    "nat",
+    "falls; RM below log 2 = 0.693",
+    "sft rm",
+    0.0,
+    20.0,
+  ),
+  Metric(
+    "token_accuracy",
+    "agent-written tokens whose argmax is the token / all of them",
+    "share",
+    "rises, above 0.9 at the end",
+    "sft",
+    0.0,
+    1.0,
+  ),
+  Metric("tokens", "tokens with loss in this step's batch", "token", "steady", "sft", 1.0),
+  Metric("learning_rate", "step size after warm-up and decay", "1", "as scheduled", "sft", 0.0),
+  Metric(
+    "rollout_accuracy",
+    "sampled rollouts on questions outside the training set with r_base = 1",
+    "share",
+    "rises",
+    "sft",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "rollout_tool_calls",
+    "mean c_i over those rollouts",
+    "call",
+    "near the demonstrations' mean",
+    "sft",
+    0.0,
+  ),
+  Metric(
+    "dropped_rows",
+    "conversations longer than the packing length, left out",
+    "row",
+    "0",
+    "sft",
+    0.0,
+    0.0,
+  ),
+  Metric(
+    "pair_accuracy",
+    "training pairs with P̄ on the labelled side / pairs that are no tie",
+    "share",
+    "rises, above 0.8",
+    "rm",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "holdout_accuracy",
+    "the same on pairs of held-out prompts",
+    "share",
+    "close to pair_accuracy",
+    "rm",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "holdout_swapped_accuracy",
+    "holdout_accuracy with both answers swapped, from Δ in that one order",
+    "share",
+    "within 0.05 of holdout_accuracy",
+    "rm",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "holdout_calibration_error",
+    "Σ_bins n_bin/n |mean P̄ − share preferred|, ten equal bins",
+    "share",
+    "below 0.1",
+    "rm",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "grad_norm",
+    "global l2 norm of the gradient before clipping",
+    "1",
+    "no spikes above 100",
+    "sft rm grpo",
+    0.0,
+    100.0,
+  ),
+  # Reward and behaviour.
+  Metric("reward", "mean over valid rollouts of R = r_base · s − pen_eff", "1", "rises", "grpo"),
+  Metric(
+    "base_reward",
+    "mean r_base: right answer, or all rubrics hold",
+    "share",
+    "rises",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "preference",
+    "mean s = P̄(candidate preferred to the reference rollout)",
+    "share",
+    "rises from about 0.5",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "tool_calls",
+    "mean c_i: calls a rollout, malformed and refused ones counted",
+    "call",
+    "falls to what the questions need, not to 0",
+    "grpo",
+    0.0,
+  ),
+  Metric(
+    "tool_failures",
+    "mean e_i: calls the search service could not serve",
+    "call",
+    "near 0",
+    "grpo",
+    0.0,
+  ),
+  Metric(
+    "generated_length",
+    "mean L_i: tokens the policy wrote in the final turn",
+    "token",
+    "steady or falling, not to 0",
+    "grpo",
+    1.0,
+  ),
+  Metric(
+    "tool_penalty", "mean pen_tool, the anchored tool-call penalty", "1", "falls", "grpo", 0.0
+  ),
+  Metric("length_penalty", "mean pen_len, the anchored length penalty", "1", "falls", "grpo", 0.0),
+  Metric("penalty", "mean pen_eff = λ_tool pen_tool + λ_len pen_len", "1", "falls", "grpo", 0.0),
+  # The update and the train–inference mismatch.
+  Metric(
+    "objective",
+    "J, the mean over rollouts and their tokens of ratio · advantage",
+    "1",
+    "near 0: advantages are centred",
+    "grpo",
+  ),
+  Metric(
+    "kl_k1",
+    "mean over tokens of −log ρ, ρ = π_train/μ_infer",
+    "nat",
+    "|k1| below 1e-3",
+    "grpo",
+    -0.1,
+    0.1,
+  ),
+  Metric(
+    "kl_k3",
+    "mean over tokens of ρ − 1 − log ρ",
+    "nat",
+    "below 1e-6 in float32, about 1e-3 in bfloat16",
+    "grpo",
+    -1e-6,
+    0.1,
+  ),
+  Metric("ratio_max", "largest ρ of any token", "1", "near 1", "grpo", 0.0, 10.0),
+  # Where a group's signal comes from.
+  Metric(
+    "groups_all_wrong",
+    "groups whose valid rollouts all have r_base = 0 / groups",
+    "share",
+    "falls",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "groups_all_right",
+    "groups whose valid rollouts all have r_base = 1 / groups",
+    "share",
+    "rises",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "groups_mixed",
+    "groups with right and wrong rollouts / groups",
+    "share",
+    "well above 0",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "groups_inverted",
+    "groups where a wrong rollout has more reward than a right one / groups",
+    "share",
+    "near 0: otherwise the penalties outweigh the answer",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "zero_std_groups",
+    "groups whose rewards are all equal, so advantage 0 / groups",
+    "share",
+    "low: these teach nothing",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "singleton_groups",
+    "groups with fewer than two valid rollouts, so advantage 0 / groups",
+    "share",
+    "0",
+    "grpo",
+    0.0,
+    0.5,
+  ),
+  # What went wrong in a rollout.
+  Metric(
+    "invalid_share",
+    "rollouts that count nowhere: search, judge or engine failed / rollouts",
+    "share",
+    "0",
+    "grpo",
+    0.0,
+    0.5,
+  ),
+  Metric(
+    "truncated_share",
+    "valid rollouts stopped by their length limit / valid rollouts",
+    "share",
+    "near 0",
+    "grpo",
+    0.0,
+    0.5,
+  ),
+  Metric(
+    "malformed_call_share",
+    "calls with a bad schema or an unknown tool / calls",
+    "share",
+    "near 0",
+    "grpo",
+    0.0,
+    0.5,
+  ),
+  Metric(
+    "answer_without_search",
+    "valid question rollouts with no call / valid question rollouts",
+    "share",
+    "near 0 where facts must be looked up",
+    "grpo",
+    0.0,
+    0.9,
+  ),
+  Metric(
+    "skipped_rows",
+    "rollouts too long for the training rows, left out of the update",
+    "row",
+    "0",
+    "grpo",
+    0.0,
+    0.0,
+  ),
+  # Time.
+  Metric("prefill_tokens", "tokens fed to the engine in this step", "token", "steady", "grpo", 0.0),
+  Metric("decode_tokens", "tokens sampled in this step", "token", "steady", "grpo", 0.0),
+  Metric(
+    "lane_use",
+    "decode lanes generating, mean over decode steps",
+    "share",
+    "above 0.5",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
+    "rollout_seconds", "wall time of the rollouts, search included", "s", "steady", "grpo", 0.0
+  ),
+  Metric(
+    "score_seconds",
+    "wall time of judge and preference model",
+    "s",
+    "below rollout_seconds",
+    "grpo",
+    0.0,
+  ),
+  Metric("update_seconds", "wall time of the update", "s", "steady", "grpo", 0.0),
+)
+
+
+def alarms(metrics: Mapping[str, float]) -> list[str]:
+  """Names every value outside its range in `METRICS`, NaN and infinities included."""
+  found = []
+  for name, value in metrics.items():
+    metric = METRICS[name]
+    if not (math.isfinite(value) and metric.low <= value <= metric.high):
+      found.append(
+        f"{name} {value:.4g} ({metric.low:g} to {metric.high:g}; healthy: {metric.healthy})"
+      )
+  return found
+
+
+def metrics_page() -> str:
+  """docs/metrics.md, made from `METRICS`."""
+  lines = [
+    "# Metrics",
+    "",
+    "Every name that may stand in a `metrics.jsonl`, in the paper's letters. A value outside the alarm",
+    "bounds is reported once, when it first happens. Made by `python -m searchjax.dist.metrics`.",
+    "",
+    "| name | what it is | unit | healthy | alarm outside | stages |",
+    "| --- | --- | --- | --- | --- | --- |",
+  ]
+  for metric in METRICS.values():
+    bounded = math.isfinite(metric.low) or math.isfinite(metric.high)
+    bounds = f"{metric.low:g} … {metric.high:g}" if bounded else "not finite"
+    formula = metric.formula.replace("|", "\\|")
+    healthy = metric.healthy.replace("|", "\\|")
+    lines.append(
+      f"| `{metric.name}` | {formula} | {metric.unit} | {healthy} | {bounds} | {metric.stages} |"
+    )
+  return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+  sys.stdout.write(metrics_page())

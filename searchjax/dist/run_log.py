@@ -1,0 +1,262 @@
+"""The run folder: resolved config, metrics, rollouts, TensorBoard and progress.  HOST.
+
+Every name a run may write stands in `searchjax.dist.metrics.METRICS`.
+
+    WORKDIR/config.json  metrics.jsonl  rollouts/step_000012.jsonl  tensorboard/  checkpoints/
+
+Letters  none.
+Source   none.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import rich.console
+import rich.progress
+import tensorboardX
+
+from searchjax.dist import settings
+from searchjax.dist.metrics import METRICS, alarms
+
+# What the progress line shows, the first few that a step has.
+HEADLINE = (
+  "loss",
+  "token_accuracy",
+  "pair_accuracy",
+  "holdout_accuracy",
+  "rollout_accuracy",
+  "reward",
+  "base_reward",
+  "preference",
+  "tool_calls",
+  "penalty",
+  "kl_k3",
+  "grad_norm",
+)
+HEADLINE_COUNT = 5
+PLAIN_LINES = 25  # Lines of progress a run prints where there is no terminal.
+
+
+class RunLog:
+  """Writes one run's folder.  A context manager; `close` flushes everything."""
+
+  def __init__(
+    self,
+    workdir: str | pathlib.Path,
+    config: Any,
+    *,
+    total_steps: int,
+    resume_step: int = 0,
+    title: str | None = None,
+  ):
+    """Opens a new run folder, or the same run's again.
+
+    Args:
+      workdir: the folder; made if absent.
+      config: the resolved config; written to config.json before anything else.
+      total_steps: what progress counts to.
+      resume_step: the first step still to be run.  Lines of this step and later ones, and a
+        half-written last line, are dropped from metrics.jsonl; 0 starts anew.
+      title: what progress calls the run; None takes the folder's name.
+
+    Raises:
+      ValueError: the folder holds another run (the differing keys are named), or files but no
+        config.json.
+    """
+    self.workdir = pathlib.Path(workdir)
+    _claim_workdir(self.workdir, config)
+    self._total_steps = total_steps
+    self._title = title or self.workdir.name
+    self._metrics_path = self.workdir / "metrics.jsonl"
+    _truncate_metrics(self._metrics_path, resume_step)
+    self._metrics = self._metrics_path.open("a", encoding="utf-8")
+    self._tensorboard = tensorboardX.SummaryWriter(
+      str(self.workdir / "tensorboard"), purge_step=resume_step or None, flush_secs=30
+    )
+    self._started = time.monotonic()
+    self._first_step = resume_step
+    self._last_plain = -math.inf
+    self._alarmed: set[str] = set()
+    self._console = rich.console.Console(file=sys.stdout)
+    self._bar = _start_bar(self._console, self._title, total_steps, resume_step)
+
+  def __enter__(self) -> "RunLog":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Writes one step's numbers.
+
+    Args:
+      step: counted from 0.
+      metrics: name to scalar (Python, NumPy or JAX).
+
+    Raises:
+      ValueError: a name that is not in `METRICS`.
+    """
+    for name in metrics:
+      if name not in METRICS:
+        raise ValueError(
+          f'unknown metric "{name}"{settings.nearest(name, list(METRICS))}; METRICS lists them'
+        )
+    numbers = {name: float(value) for name, value in metrics.items()}
+    line = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    self._metrics.write(json.dumps({"step": int(step), **line}) + "\n")
+    self._metrics.flush()
+    for name, value in numbers.items():
+      self._tensorboard.add_scalar(name, value, int(step))
+    self._show(int(step), numbers)
+
+  def rollouts(self, step: int, records: Iterable[Mapping[str, Any]]) -> pathlib.Path:
+    """Writes one step's rollouts to rollouts/step_NNNNNN.jsonl, whole or not at all."""
+    path = self.workdir / "rollouts" / f"step_{step:06d}.jsonl"
+    write_jsonl(path, records)
+    return path
+
+  def close(self) -> None:
+    """Flushes and closes every file; may be called twice."""
+    if self._bar is not None:
+      self._bar.stop()
+      self._bar = None
+    self._metrics.close()
+    self._tensorboard.close()
+
+  def _show(self, step: int, numbers: Mapping[str, float]) -> None:
+    for text in alarms(numbers):
+      name = text.split(" ", 1)[0]
+      if name not in self._alarmed:
+        self._alarmed.add(name)
+        self._console.print(
+          f"{self._title} step {step}: outside its healthy range: {text}", highlight=False
+        )
+    shown = [name for name in HEADLINE if name in numbers][:HEADLINE_COUNT]
+    text = "  ".join(f"{name} {numbers[name]:.4g}" for name in shown)
+    if self._bar is not None:
+      self._bar.update(self._bar.task_ids[0], completed=step + 1, numbers=text)
+      return
+    every = max(1, self._total_steps // PLAIN_LINES)
+    if step >= self._last_plain + every or step + 1 >= self._total_steps:
+      self._last_plain = step
+      seconds = time.monotonic() - self._started
+      done = max(1, step + 1 - self._first_step)
+      left = seconds / done * max(0, self._total_steps - step - 1)
+      clock = f"{seconds:.0f} s, about {left:.0f} s left"
+      print(f"{self._title} {step + 1}/{self._total_steps}  {text}  ({clock})", flush=True)
+
+
+def read_metrics(path: str | pathlib.Path) -> list[dict[str, float]]:
+  """Reads metrics.jsonl: what was not finite is NaN, a half-written last line is left out."""
+  path = pathlib.Path(path)
+  rows = []
+  lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = json.loads(line)
+    except json.JSONDecodeError as error:
+      if number == len(lines):  # A run that is being written, or was killed.
+        break
+      raise ValueError(f"{path}, line {number} is not JSON: {error.msg}") from error
+    rows.append({name: math.nan if value is None else value for name, value in row.items()})
+  return rows
+
+
+def write_jsonl(path: pathlib.Path, records: Iterable[Mapping[str, Any]]) -> None:
+  """Writes records, one JSON line each, under a temporary name that is renamed when complete."""
+  _write_atomically(
+    path, "".join(json.dumps(r, default=_plain, ensure_ascii=False) + "\n" for r in records)
+  )
+
+
+def write_json(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+  """Writes one JSON file, indented, under a temporary name that is renamed when complete."""
+  _write_atomically(path, json.dumps(record, default=_plain, ensure_ascii=False, indent=2) + "\n")
+
+
+def _claim_workdir(workdir: pathlib.Path, config: Any) -> None:
+  resolved = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+  resolved = json.loads(json.dumps(resolved, default=_plain))
+  path = workdir / "config.json"
+  if path.is_file():
+    try:
+      there = settings.flatten(json.loads(path.read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+      raise ValueError(f"{path} is not JSON ({error.msg}); give another --workdir") from error
+    here = settings.flatten(resolved)
+    differing = [
+      key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)
+    ]
+    if differing:
+      shown = ", ".join(
+        f"{k} (there {there.get(k)!r}, here {here.get(k)!r})" for k in differing[:3]
+      )
+      more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+      raise ValueError(
+        f"{workdir} is the work folder of another run: its config differs in {shown}{more}; "
+        "give another --workdir or delete it"
+      )
+    return
+  for name in ("metrics.jsonl", "rollouts", "checkpoints"):
+    if (workdir / name).exists():
+      raise ValueError(
+        f"{workdir} holds {name} but no config.json; give another --workdir or delete it"
+      )
+  write_json(path, resolved)
+
+
+def _truncate_metrics(path: pathlib.Path, resume_step: int) -> None:
+  kept = []
+  for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    try:
+      step = json.loads(line)["step"]
+    except json.JSONDecodeError:  # The line that a killed run was writing.
+      continue
+    if step < resume_step:
+      kept.append(line + "\n")
+  _write_atomically(path, "".join(kept))
+
+
+def _write_atomically(path: pathlib.Path, text: str) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+  temporary.write_text(text, encoding="utf-8")
+  os.replace(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+  """What json cannot write by itself: arrays, NumPy scalars, paths, records with a dict form."""
+  if hasattr(value, "tolist"):
+    return value.tolist()
+  if isinstance(value, pathlib.Path):
+    return str(value)
+  if hasattr(value, "to_dict"):
+    return value.to_dict()
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return dataclasses.asdict(value)
+  raise TypeError(f"cannot write a {type(value).__name__} as JSON")
+
+
+def _start_bar(
+  console: rich.console.Console, title: str, total: int, completed: int
+) -> rich.progress.Progress | None:
+  if not console.is_terminal:
+    return None
+  bar = rich.progress.Progress(
+    rich.progress.TextColumn("{task.description}"),
+    rich.progress.BarColumn(bar_width=24),
+    rich.progress.MofNCompleteColumn(),
+    rich.progress.TimeRemainingColumn(),
+    rich.progress.TextColumn("{task.fields[numbers]}"),
+    console=console,
+  )
+  bar.add_task(title, total=total, completed=completed, numbers="")
+  bar.start()
+  return bar

@@ -1,0 +1,250 @@
+"""Config files, their overrides, and how an entry point starts and fails.  HOST.
+
+A config is a Python file with `get_config()` (or `get_config(variant)`, reached as
+`FILE.py:variant`) that returns a `ml_collections.ConfigDict`; its docstring is the recipe card.
+`--config.a.b=value` replaces one value and must fit the type that stands there.
+
+Letters  none.
+Source   the `FILE.py:variant` form is that of big_vision and ml_collections.config_flags.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib.util
+import inspect
+import pathlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_collections
+
+EXIT_BAD_INPUT = 2
+PACKAGE_ROOT = pathlib.Path(__file__).resolve().parents[1]
+TRUE_WORDS = ("true", "1", "yes", "on")
+FALSE_WORDS = ("false", "0", "no", "off")
+
+
+def load_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.FrozenConfigDict:
+  """Runs a config file's `get_config` and applies overrides.
+
+  Args:
+    path: `FILE.py` or `FILE.py:variant`.
+    overrides: `--config.a.b=value` or `a.b=value`, applied in order; the value is read as the type
+      that the config has there.  Tuples are written `1,2,3` or `(1, 2, 3)`.
+
+  Returns:
+    The resolved config, frozen.
+
+  Raises:
+    ValueError: no such file, no `get_config`, unknown variant or key (with the nearest one), or a
+      value that does not fit.
+  """
+  config = _run_config_file(path)
+  for override in overrides:
+    _apply_override(config, override)
+  return ml_collections.FrozenConfigDict(config)
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+  """Lists a config's leaves as {"a.b": value} in the file's order; tuples become lists, as in JSON."""
+  leaves = {}
+  for key, value in config.items():
+    name = f"{prefix}{key}"
+    if isinstance(value, ml_collections.ConfigDict | dict):
+      leaves.update(flatten(value, name + "."))
+    else:
+      leaves[name] = list(value) if isinstance(value, tuple | list) else value
+  return leaves
+
+
+def run_main(
+  main: Callable[..., None],
+  description: str,
+  *,
+  argv: Sequence[str] | None = None,
+  needs_config: bool = True,
+) -> None:
+  """Reads the command line, calls `main`, and turns bad input into one line and exit code 2.
+
+  Args:
+    main: called as `main(config, workdir)`, or `main(workdir)` where `needs_config` is False;
+      workdir is a `pathlib.Path`, not made here.
+    description: one sentence for `--help`.
+    argv: the arguments; None reads `sys.argv`.
+    needs_config: whether the entry point takes `--config FILE` and overrides.
+
+  Raises:
+    SystemExit: code 2 for bad arguments and for a ValueError that searchjax or the config file
+      raised itself.  A ValueError from inside a library is a fault of the program, and keeps its
+      traceback.
+  """
+  parser = _OneLineParser(description=description, allow_abbrev=False)
+  if needs_config:
+    parser.add_argument(
+      "--config", required=True, metavar="FILE.py[:VARIANT]", help="the config file"
+    )
+    parser.epilog = "--config.KEY=VALUE replaces one value of the config, e.g. --config.seed=1"
+  parser.add_argument("--workdir", required=True, metavar="DIR", help="the run's folder")
+  arguments, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
+  config_path = arguments.config if needs_config else None
+  try:
+    overrides = _collect_overrides(rest, allowed=needs_config)
+    workdir = pathlib.Path(arguments.workdir)
+    if workdir.exists() and not workdir.is_dir():
+      raise ValueError(f"--workdir {workdir} is a file; give a folder")
+    if needs_config:
+      main(load_config(config_path, overrides), workdir)
+    else:
+      main(workdir)
+  except ValueError as error:
+    if not _is_ours(error, config_path):
+      raise
+    fail(str(error))
+
+
+def fail(message: str) -> None:
+  """Prints one line on stderr and leaves with exit code 2."""
+  print("error: " + " ".join(message.split()), file=sys.stderr)
+  raise SystemExit(EXIT_BAD_INPUT)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+  """Says which known name is closest: `; nearest: "a.b"`, or the first few where none is close."""
+  close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+  if not close:  # The right word under another group is still a good guess.
+    tails = {key.rsplit(".", 1)[-1]: key for key in known}
+    found = difflib.get_close_matches(name.rsplit(".", 1)[-1], list(tails), n=1, cutoff=0.6)
+    close = [tails[found[0]]] if found else []
+  if close:
+    return f'; nearest: "{close[0]}"'
+  return "; known: " + ", ".join(sorted(known)[:8]) + (", …" if len(known) > 8 else "")
+
+
+class _OneLineParser(argparse.ArgumentParser):
+  """argparse without the usage block in front of its one-line errors."""
+
+  def error(self, message: str) -> None:
+    fail(f"{message} (--help shows the arguments)")
+
+
+def _run_config_file(path: str) -> ml_collections.ConfigDict:
+  file_name, _, variant = path.partition(":")
+  file = pathlib.Path(file_name)
+  if not file.is_file():
+    siblings = [str(p) for p in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
+    hint = nearest(file_name, siblings) if siblings else ""
+    raise ValueError(f'no config file "{file_name}"{hint}')
+  spec = importlib.util.spec_from_file_location(f"searchjax_config_{file.stem}", file)
+  if spec is None or spec.loader is None:
+    raise ValueError(
+      f'config file "{file_name}" is not a Python file; give a .py file with get_config()'
+    )
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+  except SyntaxError as error:
+    raise ValueError(f"config file {file_name}, line {error.lineno}: {error.msg}") from error
+  get_config = getattr(module, "get_config", None)
+  if not callable(get_config):
+    raise ValueError(f'config file "{file_name}" has no function get_config()')
+  takes_variant = bool(inspect.signature(get_config).parameters)
+  if variant and not takes_variant:
+    raise ValueError(f'config file "{file_name}" has no variants; got ":{variant}", leave it out')
+  config = get_config(variant) if variant else get_config()
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(
+      f"get_config() of {file_name} must return a ConfigDict, got {type(config).__name__}"
+    )
+  return ml_collections.ConfigDict(config).lock()
+
+
+def _collect_overrides(rest: Sequence[str], *, allowed: bool) -> list[str]:
+  overrides, words = [], list(rest)
+  while words:
+    word = words.pop(0)
+    if not allowed or not word.startswith("--config."):
+      raise ValueError(f'unknown argument "{word}" (--help shows the arguments)')
+    if "=" not in word:
+      if not words or words[0].startswith("--"):
+        raise ValueError(f"{word} needs a value: write {word}=VALUE")
+      word = f"{word}={words.pop(0)}"
+    overrides.append(word)
+  return overrides
+
+
+def _apply_override(config: ml_collections.ConfigDict, override: str) -> None:
+  key, equals, text = override.removeprefix("--config.").partition("=")
+  if not equals:
+    raise ValueError(f'override "{override}" has no value; write --config.{key}=VALUE')
+  *groups, leaf = key.split(".")
+  node = config
+  for group in groups:
+    node = node[group] if isinstance(node, ml_collections.ConfigDict) and group in node else None
+  if not isinstance(node, ml_collections.ConfigDict) or leaf not in node:
+    raise ValueError(f'unknown config key "{key}"{nearest(key, list(flatten(config)))}')
+  current = node[leaf]
+  if isinstance(current, ml_collections.ConfigDict):
+    inner = ", ".join(f"{key}.{name}" for name in list(current)[:6])
+    raise ValueError(f'config key "{key}" is a group; set one of its keys: {inner}')
+  node[leaf] = _read_as(current, text, key)
+
+
+def _read_as(current: Any, text: str, key: str) -> Any:
+  """Reads `text` as the type of the value that stands in the config."""
+  kind = type(current)
+  try:
+    if kind is bool:
+      word = text.lower()
+      if word not in TRUE_WORDS + FALSE_WORDS:
+        raise ValueError
+      return word in TRUE_WORDS
+    if kind is int:
+      return int(text)
+    if kind is float:
+      return float(text)
+    if kind is str:
+      return text
+    if current is None:
+      return _literal_or_text(text)
+    if kind in (tuple, list):
+      return _read_sequence(current, text, key)
+  except ValueError as error:
+    expected = "true or false" if kind is bool else kind.__name__
+    raise ValueError(
+      f'config key "{key}" expects {expected} (now {current!r}), got "{text}"'
+    ) from error
+  raise ValueError(
+    f'config key "{key}" holds a {kind.__name__}, which cannot be set from the command line'
+  )
+
+
+def _read_sequence(current: Sequence[Any], text: str, key: str) -> tuple[Any, ...]:
+  inner = text.strip()
+  if inner[:1] + inner[-1:] in ("()", "[]"):
+    inner = inner[1:-1]
+  words = [word.strip().strip("'\"") for word in inner.split(",") if word.strip()]
+  if not current:
+    return tuple(_literal_or_text(word) for word in words)
+  return tuple(_read_as(current[0], word, key) for word in words)
+
+
+def _literal_or_text(text: str) -> Any:
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):  # Not a Python literal: a plain word.
+    return text
+
+
+def _is_ours(error: ValueError, config_path: str | None) -> bool:
+  """Whether searchjax or the config file raised the error itself, not a library below them."""
+  frames = traceback.extract_tb(error.__traceback__)
+  if not frames:
+    return False
+  raised_in = pathlib.Path(frames[-1].filename).resolve()
+  from_config = (
+    config_path is not None and raised_in == pathlib.Path(config_path.partition(":")[0]).resolve()
+  )
+  return from_config or raised_in.is_relative_to(PACKAGE_ROOT)
