@@ -1,0 +1,636 @@
+"""Figures 2-6, Table 2 and the ablation, drawn from a run folder's files alone.  HOST.
+
+  python -m searchjax.figures --workdir W     writes W/figures/*.png, *.svg, table2.md, table2.csv
+
+Figure 2 base reward and preference; 3 tool calls, length and both penalties; 4 gradient norm and
+train-inference KL; 5 accuracy against tool budget; 6 cost against accuracy (SPEC 5).  Numbers that
+the article published are drawn in grey and labelled as such (SPEC 4): they are another model on
+another benchmark.  A part whose files are missing is said, never drawn empty.
+
+Letters  those of SPEC.
+Source   SPEC 4 and 5.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from searchjax.dist import run_log, settings
+
+INK, GRID, PUBLISHED = "#22262b", "#d5d9de", "#7b838c"
+POLICY_COLOURS = {"base": "#8250a8", "sft": "#d9730d", "rl": "#2a6fbb"}
+POLICY_NAMES = {"base": "Base", "sft": "SFT", "rl": "SFT + RL"}
+ARM_COLOURS = {"anchored": "#2a6fbb", "unconditional": "#c23b50", "off": "#2e8b57"}
+LINE, SECOND_LINE = "#2a6fbb", "#d9730d"
+
+STYLE = {
+  "font.size": 9,
+  "font.family": "DejaVu Sans",
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.edgecolor": INK,
+  "axes.labelcolor": INK,
+  "axes.titlesize": 9,
+  "axes.titlelocation": "left",
+  "axes.titlecolor": INK,
+  "axes.grid": True,
+  "axes.axisbelow": True,
+  "grid.color": GRID,
+  "grid.linewidth": 0.6,
+  "text.color": INK,
+  "xtick.color": INK,
+  "ytick.color": INK,
+  "legend.frameon": False,
+  "legend.fontsize": 8,
+  "lines.linewidth": 1.7,
+  "savefig.dpi": 200,
+  "svg.fonttype": "none",
+  "svg.hashsalt": "searchjax",
+  "figure.constrained_layout.use": True,
+}
+
+# SPEC 4: FRAMES, accuracy at a budget of b calls, and cents a query at b = 4.
+PUBLISHED_FRAMES = {
+  "Large": {"marker": "o", "budget": {1: 0.573, 4: 0.739}, "cost": (2.0, 0.739)},
+  "GPT-5.4": {"marker": "s", "budget": {1: 0.516, 4: 0.678}, "cost": (8.5, 0.678)},
+  "Sonnet 4.6": {"marker": "^", "budget": {1: 0.526, 4: 0.624}, "cost": (15.3, 0.624)},
+}
+PUBLISHED_KL = 1e-3
+PUBLISHED_KNEE = 7
+PUBLISHED_SIDE_BY_SIDE = (0.602, 0.742)
+SMALLEST_KL = 1e-12  # What a log axis shows for an estimate that is 0, or negative by rounding.
+FINAL_SHARE = 0.1  # The part of an ablation's steps that its final numbers are means over.
+
+
+class MissingPartError(ValueError):
+  """The run folder lacks what a figure needs; the message says which file and what writes it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One figure: its file name, its caption, and what draws it from the run folder."""
+
+  name: str
+  title: str
+  caption: str
+  draw: Callable[[pathlib.Path], Figure]
+
+
+def figure2(workdir: pathlib.Path) -> Figure:
+  """Base reward and preference over steps."""
+  rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
+  figure, axes = _grid(1, 2)
+  _curve(axes[0], rows, "base_reward", LINE, "Base reward", "share of rollouts")
+  _curve(axes[1], rows, "preference", LINE, "Preference score s", "mean P̄")
+  axes[1].axhline(0.5, color=PUBLISHED, linewidth=0.8, linestyle=":")
+  axes[1].annotate(
+    "0.5: as good as the reference",
+    (0, 0.5),
+    (2, 3),
+    textcoords="offset points",
+    fontsize=7,
+    color=PUBLISHED,
+  )
+  return figure
+
+
+def figure3(workdir: pathlib.Path) -> Figure:
+  """Tool calls, generation length and both penalties over steps."""
+  rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
+  figure, axes = _grid(2, 2)
+  _curve(axes[0], rows, "tool_calls", LINE, "Tool calls a rollout", "calls")
+  perfect = _perfect_calls(workdir)
+  if perfect is not None:
+    axes[0].axhline(perfect, color=PUBLISHED, linewidth=0.8, linestyle=":")
+    axes[0].annotate(
+      "perfect agent, held-out questions",
+      (0, perfect),
+      (2, 3),
+      textcoords="offset points",
+      fontsize=7,
+      color=PUBLISHED,
+    )
+  _curve(axes[1], rows, "generated_length", LINE, "Generation length", "tokens, final turn")
+  _curve(axes[2], rows, "tool_penalty", SECOND_LINE, "Tool-call penalty", "mean pen_tool")
+  _curve(axes[3], rows, "length_penalty", SECOND_LINE, "Length penalty", "mean pen_len")
+  return figure
+
+
+def figure4(workdir: pathlib.Path) -> Figure:
+  """Gradient norm and train-inference KL over steps."""
+  rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
+  figure, axes = _grid(1, 2)
+  _curve(axes[0], rows, "grad_norm", LINE, "Gradient norm", "l2, before clipping")
+  steps, k3 = _series(rows, "kl_k3")
+  _, k1 = _series(rows, "kl_k1")
+  axes[1].plot(steps, np.maximum(k3, SMALLEST_KL), color=LINE, label="k3")
+  if len(k1) == len(steps):
+    floor = np.maximum(np.abs(k1), SMALLEST_KL)
+    axes[1].plot(steps, floor, color=SECOND_LINE, linewidth=0.9, alpha=0.8, label="|k1|")
+  axes[1].axhline(PUBLISHED_KL, color=PUBLISHED, linewidth=1, linestyle="--")
+  axes[1].annotate(
+    "published, large: about 1e-3",
+    (steps[0], PUBLISHED_KL),
+    (2, -9),
+    textcoords="offset points",
+    fontsize=7,
+    color=PUBLISHED,
+  )
+  axes[1].set_yscale("log")
+  axes[1].set_ylim(top=PUBLISHED_KL * 5)
+  axes[1].set(title="Train-inference KL", xlabel="step", ylabel="nat a token")
+  axes[1].legend(loc="center right")
+  return figure
+
+
+def figure5(workdir: pathlib.Path) -> Figure:
+  """Accuracy against the number of tool calls that the system prompt allows."""
+  budgets = read_results(workdir).get("budget") or {}
+  if not budgets:
+    raise MissingPartError(
+      f"{workdir}/eval/results.json has no budget sweep; run searchjax.evaluate"
+    )
+  figure, (axis,) = _grid(1, 1, width=5.2, height=3.4)
+  for policy in _known(budgets):
+    points = sorted(budgets[policy], key=lambda point: point["budget"])
+    x = [point["budget"] for point in points]
+    colour = POLICY_COLOURS[policy]
+    axis.fill_between(
+      x,
+      [point["low"] for point in points],
+      [point["high"] for point in points],
+      color=colour,
+      alpha=0.15,
+      linewidth=0,
+    )
+    axis.plot(
+      x,
+      [point["accuracy"] for point in points],
+      color=colour,
+      marker="o",
+      markersize=3.5,
+      label=POLICY_NAMES[policy],
+    )
+  for name, published in PUBLISHED_FRAMES.items():
+    axis.plot(
+      list(published["budget"]),
+      list(published["budget"].values()),
+      color=PUBLISHED,
+      linestyle="none",
+      marker=published["marker"],
+      markersize=5,
+      markerfacecolor="none",
+      label=f"{name} (published, FRAMES)",
+    )
+  axis.axvline(PUBLISHED_KNEE, color=PUBLISHED, linewidth=0.8, linestyle=":")
+  axis.annotate(
+    "published: flattens near 7",
+    (PUBLISHED_KNEE, 0.02),
+    (-4, 0),
+    textcoords="offset points",
+    fontsize=7,
+    color=PUBLISHED,
+    rotation=90,
+    ha="right",
+    va="bottom",
+  )
+  axis.set(title="Accuracy against tool budget", xlabel="allowed tool calls b", ylabel="accuracy")
+  axis.set_ylim(0, 1.02)
+  _legend_outside(figure)
+  return figure
+
+
+def figure6(workdir: pathlib.Path) -> Figure:
+  """Cents a query against accuracy; the published points stand in a panel of their own."""
+  found = read_results(workdir)
+  budgets, policies = found.get("budget") or {}, found.get("policies") or {}
+  if not policies:
+    raise MissingPartError(f"{workdir}/eval/results.json has no policies; run searchjax.evaluate")
+  figure, axes = _grid(1, 2, height=3.1)
+  for policy in _known(policies):
+    colour = POLICY_COLOURS[policy]
+    sweep = sorted(budgets.get(policy) or [], key=lambda point: point["budget"])
+    if sweep:
+      axes[0].plot(
+        [point["cents_per_query"] for point in sweep],
+        [point["accuracy"] for point in sweep],
+        color=colour,
+        linewidth=0.9,
+        marker=".",
+        markersize=4,
+        alpha=0.6,
+        label=f"{POLICY_NAMES[policy]}, budgets 0-{sweep[-1]['budget']}",
+      )
+    for mode, marker in (("greedy", "o"), ("sampled", "D")):
+      row = policies[policy].get(mode)
+      if row is None:
+        continue
+      error = _error_bar(row, "accuracy")
+      axes[0].errorbar(
+        [row["cents_per_query"]],
+        [row["accuracy"]],
+        yerr=error,
+        color=colour,
+        marker=marker,
+        markersize=5,
+        linestyle="none",
+        capsize=2,
+        linewidth=1,
+        label=f"{POLICY_NAMES[policy]}, {'greedy' if mode == 'greedy' else 'T = 1'}",
+      )
+  axes[0].set(title="This run", xlabel="cents a query (list prices)", ylabel="accuracy")
+  axes[0].set_ylim(0, 1.02)
+  axes[0].set_xlim(left=0)
+  axes[0].xaxis.set_major_locator(MaxNLocator(4))
+  for name, published in PUBLISHED_FRAMES.items():
+    cents, accuracy = published["cost"]
+    axes[1].plot(
+      [cents],
+      [accuracy],
+      color=PUBLISHED,
+      marker=published["marker"],
+      markerfacecolor="none",
+      linestyle="none",
+    )
+    axes[1].annotate(name, (cents, accuracy), (6, -3), textcoords="offset points", color=PUBLISHED)
+  axes[1].set(
+    title="Published: FRAMES, b = 4", xlabel="cents a query", xlim=(0, 24), ylim=(0, 1.02)
+  )
+  _legend_outside(figure)
+  return figure
+
+
+def figure_ablation(workdir: pathlib.Path) -> Figure:
+  """Each arm's seeds as thin lines and their mean as a thick one."""
+  arms = collect_ablation(workdir)["arms"]
+  panels = (
+    ("base_reward", "Base reward", "share of rollouts"),
+    ("tool_calls", "Tool calls a rollout", "calls"),
+    ("tool_penalty", "Tool-call penalty", "mean pen_tool"),
+  )
+  figure, axes = _grid(1, 3, width=7.4)
+  for arm, record in arms.items():
+    colour = ARM_COLOURS.get(arm, PUBLISHED)
+    for axis, (metric, title, label) in zip(axes, panels, strict=True):
+      for rows in record["curves"]:
+        steps, values = _series(rows, metric)
+        axis.plot(steps, _smooth(values), color=colour, linewidth=0.7, alpha=0.4)
+      steps, mean = _mean_curve(record["curves"], metric)
+      count = len(record["seeds"])
+      axis.plot(steps, _smooth(mean), color=colour, label=f"{arm}, mean of {count} seeds")
+      axis.set(title=title, xlabel="step", ylabel=label)
+  _legend_outside(figure)
+  return figure
+
+
+PARTS: tuple[Part, ...] = (
+  Part(
+    "figure2",
+    "Figure 2: base reward and preference",
+    "Training batches; thin: every step, thick: running mean.",
+    figure2,
+  ),
+  Part(
+    "figure3",
+    "Figure 3: tool calls, length and penalties",
+    "Training batches; both anchored penalties should fall.",
+    figure3,
+  ),
+  Part(
+    "figure4",
+    "Figure 4: gradient norm and train-inference KL",
+    "Dashed grey: the scale the article reports for its large model.",
+    figure4,
+  ),
+  Part(
+    "figure5",
+    "Figure 5: accuracy against tool budget",
+    "Held-out questions; band: bootstrap interval. Grey: published for another model on FRAMES, "
+    "so only the shape compares.",
+    figure5,
+  ),
+  Part(
+    "figure6",
+    "Figure 6: cost against accuracy",
+    "Token counts times list prices. The published points are another model on another benchmark.",
+    figure6,
+  ),
+  Part(
+    "ablation",
+    "Ablation: anchored against unconditional tool penalty",
+    "Running means; thin: seeds, thick: their mean. The penalties of two arms have different scales.",
+    figure_ablation,
+  ),
+)
+
+
+def table2(workdir: pathlib.Path) -> list[dict[str, str]]:
+  """Offline evaluation of base, SFT and RL as rows of text, one a policy and decoding.
+
+  Raises:
+    MissingPartError: there is no eval/results.json.
+  """
+  policies = read_results(workdir).get("policies") or {}
+  hops = sorted(
+    {hop for modes in policies.values() for row in modes.values() for hop in row["by_hop"]}, key=int
+  )
+  rows = []
+  for policy in _known(policies):
+    for mode, name in (("greedy", "greedy"), ("sampled", "T = 1")):
+      row = policies[policy].get(mode)
+      if row is None:
+        continue
+      by_hop = {
+        f"{hop} hop" + ("s" if hop != "1" else ""): _number(
+          row["by_hop"].get(hop, {}).get("accuracy")
+        )
+        for hop in hops
+      }
+      rows.append(
+        {
+          "policy": POLICY_NAMES[policy],
+          "decoding": name,
+          "accuracy": _interval(row, "accuracy", 3),
+          **by_hop,
+          "calls": _interval(row, "calls", 2),
+          "preference": _number(row.get("preference")),
+          "cents a query": _cents(row.get("cents_per_query")),
+          "n": str(row.get("n", "")),
+        }
+      )
+  return rows
+
+
+def table2_notes(workdir: pathlib.Path) -> list[str]:
+  """What has to be known to read or to repeat Table 2."""
+  found = read_results(workdir)
+  before, after = PUBLISHED_SIDE_BY_SIDE
+  notes = []
+  if found.get("perfect_calls") is not None:
+    notes.append(f"A perfect agent needs {found['perfect_calls']:.2f} calls on these questions.")
+  settings_of = [
+    f"{key.replace('_', ' ')}: {_plain_words(found[key])}"
+    for key in ("search_provider", "date", "judge", "sampling", "prices")
+    if found.get(key) is not None
+  ]
+  notes.append("; ".join(settings_of) + ".")
+  notes.append(
+    f"Published for the large model: side-by-side preference {before} (SFT) to {after} (RL)."
+  )
+  return notes
+
+
+def collect_ablation(workdir: pathlib.Path) -> dict[str, Any]:
+  """Gathers ablation/<arm>/seed_<n>/ into one record, or reads ablation/results.json without them.
+
+  Returns:
+    {"arms": {arm: {"seeds", "curves" (a list of rows a seed), "final" (accuracy and calls a seed:
+    means over the last tenth of the training steps)}}}.
+
+  Raises:
+    MissingPartError: neither is there.
+  """
+  folder = workdir / "ablation"
+  arms: dict[str, Any] = {}
+  for run in sorted(folder.glob("*/seed_*")):
+    rows = run_log.read_metrics(run / "metrics.jsonl")
+    if not rows:
+      continue
+    arm = arms.setdefault(run.parent.name, {"seeds": [], "curves": [], "final": []})
+    last = rows[-max(1, round(len(rows) * FINAL_SHARE)) :]
+    keys = ("step", "base_reward", "tool_calls", "tool_penalty")
+    arm["seeds"].append(int(run.name.removeprefix("seed_")))
+    arm["curves"].append([{key: row.get(key, math.nan) for key in keys} for row in rows])
+    arm["final"].append(
+      {
+        "accuracy": float(np.mean([row.get("base_reward", math.nan) for row in last])),
+        "calls": float(np.mean([row.get("tool_calls", math.nan) for row in last])),
+      }
+    )
+  if arms:
+    return {"arms": arms}
+  if (folder / "results.json").is_file():
+    return _read_json(folder / "results.json")
+  raise MissingPartError(f"{folder} has no runs; run bash launch/ablate.sh --workdir {workdir}")
+
+
+def ablation_table(workdir: pathlib.Path) -> list[dict[str, str]]:
+  """The ablation's final numbers: mean over seeds and each seed's own."""
+  rows = []
+  for arm, record in collect_ablation(workdir)["arms"].items():
+    row = {"tool penalty": arm, "seeds": ", ".join(str(seed) for seed in record["seeds"])}
+    for key, name in (("accuracy", "base reward"), ("calls", "tool calls")):
+      values = [final[key] for final in record["final"]]
+      each = ", ".join(f"{value:.2f}" for value in values)
+      row[f"{name}, last steps"] = f"{np.mean(values):.3f} ({each})"
+    rows.append(row)
+  return rows
+
+
+def markdown_table(rows: Sequence[dict[str, str]]) -> str:
+  """Rows of text as a Markdown table."""
+  header = list(rows[0])
+  lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
+  lines += ["| " + " | ".join(row.get(key, "") for key in header) + " |" for row in rows]
+  return "\n".join(lines) + "\n"
+
+
+def read_steps(run: pathlib.Path, writer: str) -> list[dict[str, float]]:
+  """A stage's metrics.jsonl.
+
+  Raises:
+    MissingPartError: there is none, or it is empty.
+  """
+  rows = run_log.read_metrics(run / "metrics.jsonl")
+  if not rows:
+    raise MissingPartError(f"{run}/metrics.jsonl is missing or empty; run {writer} --workdir {run}")
+  return rows
+
+
+def read_results(workdir: pathlib.Path) -> dict[str, Any]:
+  """eval/results.json.
+
+  Raises:
+    MissingPartError: there is none.
+  """
+  path = workdir / "eval/results.json"
+  if not path.is_file():
+    raise MissingPartError(f"{path} is missing; run searchjax.evaluate --workdir {workdir}/eval")
+  return _read_json(path)
+
+
+def svg(figure: Figure) -> str:
+  """A figure as SVG text, the same bytes for the same figure."""
+  buffer = io.StringIO()
+  with matplotlib.rc_context(STYLE):
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+  return buffer.getvalue()
+
+
+def draw(part: Part, workdir: pathlib.Path) -> Figure:
+  """Draws one part in the project's style."""
+  with matplotlib.rc_context(STYLE):
+    return part.draw(workdir)
+
+
+def main(workdir: pathlib.Path) -> None:
+  """Draws everything there is data for and says what is missing.
+
+  Raises:
+    ValueError: the folder is absent, or holds nothing that could be drawn.
+  """
+  if not workdir.is_dir():
+    raise ValueError(f"no run folder {workdir}; give the --workdir of a quickstart run")
+  folder = workdir / "figures"
+  written, missing = [], []
+  for part in PARTS:
+    try:
+      figure = draw(part, workdir)
+    except MissingPartError as error:
+      missing.append(f"{part.name}: {error}")
+      continue
+    folder.mkdir(exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+      figure.savefig(folder / f"{part.name}.png", metadata={"Software": None})
+    (folder / f"{part.name}.svg").write_text(svg(figure), encoding="utf-8")
+    written.append(part.name)
+  try:
+    rows = table2(workdir)
+    folder.mkdir(exist_ok=True)
+    notes = "\n".join(table2_notes(workdir))
+    (folder / "table2.md").write_text(f"{markdown_table(rows)}\n{notes}\n", encoding="utf-8")
+    _write_csv(folder / "table2.csv", rows)
+    written.append("table2")
+  except MissingPartError as error:
+    missing.append(f"table2: {error}")
+  if (workdir / "ablation").is_dir() and "ablation" in written:
+    run_log.write_json(workdir / "ablation/results.json", collect_ablation(workdir))
+    (folder / "ablation.md").write_text(markdown_table(ablation_table(workdir)), encoding="utf-8")
+  if not written:
+    raise ValueError(f"nothing to draw in {workdir}: " + "; ".join(missing))
+  print(f"figures: {folder} ({', '.join(written)})")
+  for line in missing:
+    print(f"not drawn: {line}")
+
+
+def _grid(rows: int, columns: int, width: float = 6.6, height: float | None = None):
+  """A figure without pyplot's global state, and its axes in reading order."""
+  figure = Figure(figsize=(width, height or 2.4 * rows))
+  return figure, list(np.atleast_1d(figure.subplots(rows, columns)).flat)
+
+
+def _curve(
+  axis: Axes, rows: Sequence[dict[str, float]], metric: str, colour: str, title: str, label: str
+) -> None:
+  steps, values = _series(rows, metric)
+  axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4)
+  axis.plot(steps, _smooth(values), color=colour)
+  axis.set(title=title, xlabel="step", ylabel=label)
+
+
+def _series(rows: Sequence[dict[str, float]], metric: str) -> tuple[np.ndarray, np.ndarray]:
+  """Steps and values of the rows that have the metric; NaN stays a gap in the line."""
+  pairs = [(row["step"], row[metric]) for row in rows if metric in row]
+  if not pairs:
+    raise MissingPartError(f'no step has the metric "{metric}"')
+  steps, values = zip(*pairs, strict=True)
+  return np.asarray(steps, float), np.asarray([math.nan if v is None else v for v in values], float)
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+  """Centred running mean over about a tenth of the curve; the window shrinks at both ends."""
+  half = len(values) // 20
+  windows = [
+    values[
+      max(0, i - min(half, i, len(values) - 1 - i)) : i + min(half, len(values) - 1 - i, i) + 1
+    ]
+    for i in range(len(values))
+  ]
+  return np.asarray(
+    [w[np.isfinite(w)].mean() if np.isfinite(w).any() else math.nan for w in windows]
+  )
+
+
+def _mean_curve(curves: Sequence[Sequence[dict]], metric: str) -> tuple[np.ndarray, np.ndarray]:
+  """Mean over the seeds at the steps that all of them have."""
+  series = [dict(zip(*_series(rows, metric), strict=True)) for rows in curves]
+  steps = sorted(set.intersection(*(set(one) for one in series)))
+  return np.asarray(steps), np.asarray([np.mean([one[s] for one in series]) for s in steps])
+
+
+def _legend_outside(figure: Figure) -> None:
+  handles: dict[str, Any] = {}
+  for axis in figure.axes:
+    for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+      handles.setdefault(label, handle)
+  columns = 3 if figure.get_figwidth() > 6 else 2
+  figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+
+
+def _perfect_calls(workdir: pathlib.Path) -> float | None:
+  path = workdir / "eval/results.json"
+  return _read_json(path).get("perfect_calls") if path.is_file() else None
+
+
+def _known(policies: dict[str, Any]) -> list[str]:
+  return [policy for policy in POLICY_NAMES if policy in policies]
+
+
+def _error_bar(row: dict[str, Any], key: str) -> list[list[float]] | None:
+  low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
+  if low is None or high is None:
+    return None
+  return [[max(0.0, row[key] - low)], [max(0.0, high - row[key])]]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+  return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _interval(row: dict[str, Any], key: str, digits: int) -> str:
+  low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
+  middle = _number(row.get(key), digits)
+  if low is None or high is None:
+    return middle
+  return f"{middle} [{_number(low, digits)}, {_number(high, digits)}]"
+
+
+def _cents(value: float | None) -> str:
+  return "-" if value is None else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+
+
+def _plain_words(value: Any) -> str:
+  if isinstance(value, dict):
+    return ", ".join(
+      f"{key.replace('_', ' ')} {_plain_words(inner)}" for key, inner in value.items()
+    )
+  return str(value)
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from error
+
+
+def _write_csv(path: pathlib.Path, rows: Sequence[dict[str, str]]) -> None:
+  with path.open("w", encoding="utf-8", newline="") as file:
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+if __name__ == "__main__":
+  settings.run_main(main, "Draws a run folder's figures and tables.", needs_config=False)
