@@ -1,0 +1,220 @@
+"""The atlas: real facts as short linked pages, each with its atomic statements.  HOST.
+
+A page's sentences carry links, "[Guiyang](/city/1809461)", and marked literals,
+"[1,171,633](/value/population)", so that a renamed world (worlds.py) can replace every name and
+every number. A page of one's own corpus may have plain text.
+
+Spec     1.3 (statements and chains), 3 (what search_web serves).
+Source   built by build_atlas.py; licences in assets/ATTRIBUTION.
+"""
+
+import collections
+import dataclasses
+import gzip
+import hashlib
+import json
+import pathlib
+import re
+import unicodedata
+from typing import NamedTuple
+
+ASSETS = pathlib.Path(__file__).parent / "assets"
+LINK = re.compile(r"\[([^\]]*)\]\(/([a-z_]+)/([^)\s]*)\)")
+SPLITS = (("sft", 40), ("rl", 35), ("heldout", 25))
+
+# One sentence a relation, each naming its relation in the words an agent would search for.
+TEMPLATES = {
+  "capital": "The capital of {s} is {o}.",
+  "currency": "The currency of {s} is the {o}.",
+  "continent": "{s} lies in the continent of {o}.",
+  "calling_code": "The calling code of {s} is {o}.",
+  "largest_city": "The largest city of {s} is {o}.",
+  "language": "The main language of {s} is {o}.",
+  "borders": "{s} borders {o}.",
+  "population": "{s} has a population of {o}.",
+  "area": "The area of {s} is {o}.",
+  "internet_code": "The internet code of {s} is {o}.",
+  "highest_point": "The highest point of {s} is {o}.",
+  "lowest_point": "The lowest point of {s} is {o}.",
+  "independence": "The independence day of {s} is {o}.",
+  "government_type": "The government type of {s} is {o}.",
+  "national_anthem": "The national anthem of {s} is {o}.",
+  "country": "{s} lies in the country of {o}.",
+  "region": "{s} lies in the region of {o}.",
+  "time_zone": "The time zone of {s} is {o}.",
+  "only_airport": "{s} is served by the airport {o}.",
+  "region_type": "{s} is a {o}.",
+  "city": "{s} serves the city of {o}.",
+  "full_name": "The full name of {s} is {o}.",
+  "elevation": "The elevation of {s} is {o}.",
+  "currency_code": "The code of the {s} is {o}.",
+  "language_code": "The code of {s} is {o}.",
+  "number_of_countries": "The number of countries with {s} is {o}.",
+  "largest_country": "The largest country of {s} is {o}.",
+  "symbol": "The symbol of {s} is {o}.",
+  "atomic_number": "The atomic number of {s} is {o}.",
+  "period": "The period of {s} is {o}.",
+  "series": "The series of {s} is {o}.",
+  "discovery_year": "The discovery year of {s} is {o}.",
+}
+
+
+class Entity(NamedTuple):
+  """A thing with a page; `country` is the ISO code that decides its split, None if shared."""
+
+  id: str
+  name: str
+  kind: str
+  country: str | None
+
+
+class Statement(NamedTuple):
+  """One atomic fact: `object` is an entity id, or None where `literal` holds the value."""
+
+  subject: str
+  relation: str
+  object: str | None
+  literal: str | None
+  sentence: int
+
+
+class Page(NamedTuple):
+  """A titled page of marked-up sentences and the statements they make."""
+
+  id: str
+  title: str
+  sentences: tuple[str, ...]
+  statements: tuple[Statement, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Atlas:
+  """Every entity and page by id, and names that belong to no entity."""
+
+  entities: dict[str, Entity]
+  pages: dict[str, Page]
+  names_bank: tuple[str, ...]
+
+  def statements(self, subject: str, relation: str) -> list[Statement]:
+    """The statements of one relation on one page; empty where there are none."""
+    page = self.pages.get(subject)
+    return [] if page is None else [s for s in page.statements if s.relation == relation]
+
+  def tail_name(self, statement: Statement) -> str:
+    """The real name, or the literal, at the end of a statement."""
+    return statement.literal if statement.object is None else self.entities[statement.object].name
+
+  def split_of(self, entity_id: str) -> str:
+    """"sft", "rl" or "heldout" by the entity's country; "shared" where it has no single one."""
+    entity = self.entities[entity_id]
+    if entity.country is None:
+      return "shared"
+    return split_of_country(entity.country)
+
+  def ambiguous_names(self) -> frozenset[str]:
+    """Folded names that more than one entity of any kind bears."""
+    counts = collections.Counter(fold(entity.name) for entity in self.entities.values())
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def split_of_country(code: str) -> str:
+  """Places a country in a split by a hash of its code: 40 % sft, 35 % rl, 25 % held out."""
+  point = int(hashlib.sha256(f"split/{code}".encode()).hexdigest(), 16) % 100
+  for split, share in SPLITS:
+    if point < share:
+      return split
+    point -= share
+  raise AssertionError("the shares of SPLITS must sum to 100")
+
+
+def fold(text: str) -> str:
+  """Lower case, no accents, words of letters and digits with single spaces between."""
+  text = text if text.isascii() else "".join(
+    c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+  return " ".join(re.findall(r"\w+", text.casefold().replace("_", " ")))
+
+
+def sentence_of(kind: str, relation: str, subject: str, tail: str) -> str:
+  """The sentence that states `relation` of `subject`; `kind` is the subject's."""
+  del kind  # every relation reads the same for every kind that has it
+  return TEMPLATES[relation].format(s=subject, o=tail)
+
+
+def plain(sentence: str) -> str:
+  """The sentence as a reader sees it, without the markup."""
+  return LINK.sub(lambda match: match[1], sentence)
+
+
+def split_sentences(text: str) -> tuple[str, ...]:
+  """Splits plain text after a full stop, question or exclamation mark and a space."""
+  return tuple(part for part in re.split(r"(?<=[.!?])\s+(?=[\[\"A-Z0-9])", text.strip()) if part)
+
+
+def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
+  """Reads a JSONL corpus (.gz or plain): page rows and the bank of free names, if any.
+
+  A row has "title" and either "sentences" or "text"; "id" or "url", and "statements", are
+  optional.
+
+  Raises:
+    ValueError: no such file, an empty one, or a malformed line, which is named by its number.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f"corpus {path}: no such file; expected a JSONL file of pages")
+  rows, bank = [], []
+  opened = gzip.open if path.suffix == ".gz" else open
+  with opened(path, "rt", encoding="utf-8") as lines:
+    try:
+      for number, line in enumerate(lines, 1):
+        if not line.strip():
+          continue
+        row = _page_row(line, path, number)
+        if "names_bank" in row:
+          bank += row["names_bank"]
+        else:
+          rows.append(row)
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+      raise ValueError(f"corpus {path}: not readable as UTF-8 JSONL ({error})") from error
+  if not rows:
+    raise ValueError(f"corpus {path}: no pages; expected one JSON object a line")
+  return rows, bank
+
+
+def _page_row(line: str, path: pathlib.Path, number: int) -> dict:
+  where = f"corpus {path}, line {number}"
+  try:
+    row = json.loads(line)
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+  if not isinstance(row, dict):
+    raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+  if "names_bank" in row:
+    return row
+  if not isinstance(row.get("title"), str) or not row["title"].strip():
+    raise ValueError(f"{where}: expected a non-empty string \"title\", got {row.get('title')!r}")
+  sentences = row.get("sentences")
+  if sentences is None and isinstance(row.get("text"), str):
+    row["sentences"] = split_sentences(row["text"])
+  elif not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+    raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as strings")
+  return row
+
+
+def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
+  """Loads the packaged atlas, or another file in its format.
+
+  Raises:
+    ValueError: the file is missing or malformed, the line named.
+  """
+  rows, bank = read_pages(path or ASSETS / "atlas.jsonl.gz")
+  entities, pages = {}, {}
+  for number, row in enumerate(rows):
+    entity = row.get("id") or row.get("url", f"page/{number}").split("://")[-1].split("/", 1)[-1]
+    kind = entity.split("/")[0]
+    entities[entity] = Entity(entity, row["title"], kind, row.get("country"))
+    pages[entity] = Page(
+      entity, row["title"], tuple(row["sentences"]),
+      tuple(Statement(entity, s["p"], s.get("o"), s.get("v"), s["sent"])
+            for s in row.get("statements", ())))
+  return Atlas(entities, pages, tuple(bank))

@@ -1,0 +1,92 @@
+"""A BM25 index over pages, with one query-biased sentence as the snippet.  HOST.
+
+  score(q, d) = sum_{w in q} idf(w) tf(w, d) (k1 + 1) / (tf(w, d) + k1 (1 - b + b |d| / avg))
+
+with the title counted three times; equal scores go to the earlier page.
+
+Spec     3 (search_web's results).
+Source   Okapi BM25 (Lucene's idf) by bm25s, arXiv:2407.03618.
+"""
+
+from typing import NamedTuple, Sequence
+
+import bm25s
+import numpy as np
+
+from searchjax.search.atlas import fold, plain
+
+TITLE_WEIGHT = 3
+STOPWORDS = frozenset(
+  "a an and are as at by for from has have how in is it its of on or that the their this to was "
+  "were what when where which who whose with lies".split())
+
+
+class Hit(NamedTuple):
+  """A page, the sentence that answers the query best, and the page's score."""
+
+  page: int
+  sentence: int
+  score: float
+
+
+def words(text: str) -> list[str]:
+  """The words the index knows a text by: folded, without stop words."""
+  return [word for word in fold(text).split() if word not in STOPWORDS]
+
+
+class SearchIndex:
+  """Pages by BM25.
+
+  Args:
+    titles: one a page.
+    sentences: the sentences of every page, markup allowed.
+  """
+
+  def __init__(self, titles: Sequence[str], sentences: Sequence[Sequence[str]]):
+    self._sentence_words = [[words(plain(s)) for s in page] for page in sentences]
+    tokens = [words(title) * TITLE_WEIGHT + [w for sentence in page for w in sentence]
+              for title, page in zip(titles, self._sentence_words, strict=True)]
+    vocabulary: dict[str, int] = {}
+    ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in page] for page in tokens]
+    model = bm25s.BM25(method="lucene")
+    if not vocabulary:
+      raise ValueError("index: no page has a word to search for")
+    model.index((ids, dict(vocabulary)), show_progress=False, create_empty_token=False)
+    self._vocabulary = vocabulary
+    self._data = np.asarray(model.scores["data"], np.float32)
+    self._pages = np.asarray(model.scores["indices"], np.int32)
+    self._starts = np.asarray(model.scores["indptr"]).tolist()
+    self._num_pages = len(ids)
+
+  def search(self, query: str, num_results: int) -> list[Hit]:
+    """The best pages for a query, best first; pages that share no word with it never appear."""
+    asked = words(query)
+    known = [self._vocabulary[word] for word in dict.fromkeys(asked) if word in self._vocabulary]
+    if not known or num_results < 1:
+      return []
+    scores = np.zeros(self._num_pages, np.float32)
+    for word in known:
+      start, stop = self._starts[word], self._starts[word + 1]
+      scores[self._pages[start:stop]] += self._data[start:stop]
+    count = min(num_results, self._num_pages)
+    floor = np.partition(scores, self._num_pages - count)[self._num_pages - count]
+    # Every page at the floor is a candidate: partition alone would choose among ties by chance.
+    found = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
+    order = found[np.argsort(-scores[found], kind="stable")][:count]
+    return [Hit(int(page), self._best_sentence(int(page), asked), float(scores[page]))
+            for page in order]
+
+  def _best_sentence(self, page: int, asked: list[str]) -> int:
+    """The sentence with most of the query's words, each weighed by its rarity on the page."""
+    sentences = self._sentence_words[page]
+    holders: dict[str, int] = {}
+    for sentence in sentences:
+      for word in set(sentence):
+        holders[word] = holders.get(word, 0) + 1
+    best, best_score = 0, -1.0
+    for i, sentence in enumerate(sentences):
+      present = set(sentence)
+      score = sum(1.0 / holders[word] for word in set(asked) if word in present)
+      if score > best_score + 1e-9:
+        best, best_score = i, score
+    return best

@@ -1,0 +1,241 @@
+"""The atlas, or one's own pages, served over HTTP on loopback.  HOST.
+
+  python -m searchjax.search.server [--port 0] [--corpus FILE.jsonl] [--ready-file F]
+
+  POST /search {"query": str, "num_results": int, "world": int | null}
+       -> {"results": [{"title", "url", "snippet"}]}
+  GET  /health -> {"status": "ok", "pages": int}
+
+A world other than null renames every entity (worlds.py): the query is read under that world's
+names and the results are written under them.
+
+Spec     3 (search_web).
+Source   starlette and uvicorn.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Iterator
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from searchjax.search.atlas import Atlas, fold, load_atlas
+from searchjax.search.index import SearchIndex
+from searchjax.search.worlds import World, name_banks
+
+MAX_RESULTS = 100
+START_TIMEOUT_S = 120.0
+
+
+class SearchService:
+  """Answers queries over one atlas, under any world's names."""
+
+  def __init__(self, atlas: Atlas):
+    self._atlas = atlas
+    self._pages = list(atlas.pages.values())
+    self._index = SearchIndex([page.title for page in self._pages],
+                              [page.sentences for page in self._pages])
+    self.world = functools.lru_cache(maxsize=4096)(lambda seed: World(atlas, seed))
+    self._found = functools.lru_cache(maxsize=65536)(self._index.search)
+    if atlas.names_bank:
+      name_banks(atlas)  # built at start, so that the first renamed query is not slow
+
+  @property
+  def num_pages(self) -> int:
+    return len(self._pages)
+
+  def search(self, query: str, num_results: int, seed: int | None) -> list[dict]:
+    """The results a reader of world `seed` sees, best first."""
+    world = self.world(seed)
+    results = []
+    for hit in self._found(world.unrename(query), num_results):
+      page = self._pages[hit.page]
+      title = world.name(page.id)
+      slug = page.id.split("/")[0] + "/" + fold(title).replace(" ", "-")
+      results.append({
+        "title": title, "url": f"https://atlas.example/{page.id if seed is None else slug}",
+        "snippet": world.render(page.sentences[hit.sentence]) if page.sentences else ""})
+    return results
+
+
+def read_request(body: bytes, renameable: bool) -> tuple[str, int, int | None]:
+  """Checks a search request.
+
+  Raises:
+    ValueError: one clear line about the first thing that is wrong.
+  """
+  try:
+    request = json.loads(body)
+  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    raise ValueError(f"the body is not JSON: {error}") from error
+  if not isinstance(request, dict):
+    raise ValueError("expected a JSON object with \"query\"")
+  query, count, world = request.get("query"), request.get("num_results", 10), request.get("world")
+  if not isinstance(query, str) or not query.strip():
+    raise ValueError(f"expected \"query\" as a non-empty string, got {query!r}")
+  if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_RESULTS:
+    raise ValueError(f"expected \"num_results\" from 1 to {MAX_RESULTS}, got {count!r}")
+  if world is not None and (not isinstance(world, int) or isinstance(world, bool)):
+    raise ValueError(f"expected \"world\" as an integer or null, got {world!r}")
+  if world is not None and not renameable:
+    raise ValueError("this corpus has no \"names_bank\", so it has no renamed worlds")
+  return query, count, world
+
+
+def make_app(service: SearchService, renameable: bool) -> Starlette:
+  """The ASGI application over one service."""
+
+  async def search(request: Request) -> Response:
+    try:
+      query, count, world = read_request(await request.body(), renameable)
+    except ValueError as error:
+      return _json({"error": str(error)}, 400)
+    return _json({"results": service.search(query, count, world)})
+
+  async def health(request: Request) -> Response:
+    del request
+    return _json({"status": "ok", "pages": service.num_pages})
+
+  return Starlette(routes=[Route("/search", search, methods=["POST"]),
+                           Route("/health", health, methods=["GET"])])
+
+
+def _json(content: dict, status: int = 200) -> Response:
+  return Response(json.dumps(content, ensure_ascii=False), status, media_type="application/json")
+
+
+@contextlib.contextmanager
+def start_server(corpus: str | os.PathLike | None = None, port: int = 0) -> Iterator[str]:
+  """Runs the server in a process of its own and gives its base URL; it ends with the block.
+
+  Args:
+    corpus: a JSONL file of pages; None serves the packaged atlas.
+    port: 0 lets the system choose a free one.
+
+  Raises:
+    ValueError: the server could not start; the message is its own one line.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    ready = pathlib.Path(folder) / "ready"
+    command = [sys.executable, "-m", "searchjax.search.server", "--port", str(port),
+               "--ready-file", str(ready), "--stop-with-stdin"]
+    if corpus is not None:
+      command += ["--corpus", str(corpus)]
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    paths = [root] + [p for p in [os.environ.get("PYTHONPATH")] if p]
+    with open(pathlib.Path(folder) / "errors", "w+", encoding="utf-8") as errors:
+      process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+      try:
+        yield _wait_until_ready(process, ready, errors)
+      finally:
+        process.stdin.close()
+        process.terminate()
+        try:
+          process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+          process.kill()
+          process.wait()
+
+
+def _wait_until_ready(process, ready: pathlib.Path, errors) -> str:
+  deadline = time.monotonic() + START_TIMEOUT_S
+  while time.monotonic() < deadline:
+    if process.poll() is not None:
+      errors.seek(0)
+      lines = errors.read().strip().splitlines()
+      raise ValueError(lines[-1] if lines else
+                       f"search server: ended with code {process.returncode} before it was ready")
+    if ready.exists():
+      base_url = ready.read_text(encoding="utf-8").strip()
+      with contextlib.suppress(httpx.TransportError):
+        if httpx.get(f"{base_url}/health", timeout=5.0, trust_env=False).status_code == 200:
+          return base_url
+    time.sleep(0.02)
+  raise ValueError(f"search server: not ready after {START_TIMEOUT_S:.0f} s")
+
+
+class _Parser(argparse.ArgumentParser):
+  """A bad command line is one line and exit code 2."""
+
+  def error(self, message: str):
+    raise ValueError(f"search server: {message}; see --help")
+
+
+def _bind(port: int) -> socket.socket:
+  listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+  listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+  try:
+    listener.bind(("127.0.0.1", port))
+  except (OSError, OverflowError) as error:
+    listener.close()
+    raise ValueError(f"search server: port {port} of 127.0.0.1 cannot be had ({error}); choose "
+                     "another, or --port 0 for any free one") from error
+  return listener
+
+
+def _announce(path: pathlib.Path, base_url: str):
+  """Writes the URL so that a reader never sees half of it."""
+  draft = path.with_name(path.name + ".draft")
+  draft.write_text(base_url + "\n", encoding="utf-8")
+  draft.rename(path)
+
+
+def _stop_with_stdin(server: uvicorn.Server):
+  """Ends the server when whoever started it closes the pipe, or dies."""
+  sys.stdin.buffer.read()
+  server.should_exit = True
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Serves until stopped; 2 for a bad start, after one line on standard error."""
+  parser = _Parser(prog="python -m searchjax.search.server", description=__doc__.splitlines()[0])
+  parser.add_argument("--port", type=int, default=0, help="0: any free port")
+  parser.add_argument("--corpus", help="JSONL file of pages; the packaged atlas by default")
+  parser.add_argument("--ready-file", type=pathlib.Path, help="receives the base URL when ready")
+  parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
+  try:
+    options = parser.parse_args(arguments)
+    listener = _bind(options.port)
+    atlas = load_atlas(options.corpus)
+    service = SearchService(atlas)
+  except ValueError as error:
+    print(error, file=sys.stderr)
+    return 2
+  app = make_app(service, renameable=bool(atlas.names_bank))
+  server = uvicorn.Server(uvicorn.Config(
+    app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600))
+  listener.listen(1024)
+  base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+  print(f"{service.num_pages} pages at {base_url}", flush=True)
+  if options.ready_file:
+    try:
+      _announce(options.ready_file, base_url)
+    except OSError as error:
+      print(f"search server: cannot write --ready-file {options.ready_file} ({error.strerror})",
+            file=sys.stderr)
+      return 2
+  if options.stop_with_stdin:
+    threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
+  server.run(sockets=[listener])
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
