@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+LONGEST_PIECE = 4  # bytes of a merged piece: unseen names then break into pieces as seen ones do
 PACKAGED = pathlib.Path(__file__).parent / "assets" / "tokenizer.json"
 
 CONTROL = (
@@ -104,7 +105,8 @@ def train_tokenizer(
   learner.train_from_iterator(
     texts,
     trainers.BpeTrainer(
-      vocab_size=vocab_size + 512, initial_alphabet=alphabet, show_progress=False, min_frequency=2
+      vocab_size=vocab_size + 512, initial_alphabet=alphabet, show_progress=False,
+      min_frequency=2, max_token_length=LONGEST_PIECE,
     ),
   )
   blocked = {_bytes_as_text(text) for text in blocked}
@@ -115,7 +117,9 @@ def train_tokenizer(
     whole = left + right
     if len(entries) == vocab_size:
       break
-    if left in known and right in known and whole not in known and whole not in blocked:
+    if " " in _text_of(whole) or whole in blocked or whole in known:
+      continue  # glue is whole already
+    if left in known and right in known:
       entries.append(whole)
       known.add(whole)
       merges.append((left, right))
@@ -165,6 +169,10 @@ def _bytes_as_text(text: str) -> str:
   )
 
 
+def _text_of(entry: str) -> str:
+  return decoders.ByteLevel().decode([entry])
+
+
 def atlas_training_text() -> tuple[list[str], list[str], list[str]]:
   """(names to learn merges on, wordings, names that may not be one token) of the packaged atlas.
 
@@ -180,7 +188,7 @@ def atlas_training_text() -> tuple[list[str], list[str], list[str]]:
       barred.append(entity.name)
     if atlas.split_of(entity.id) != "heldout" and entity.kind != "airport":
       # Countries and currencies stand in every chain, towns in few: weigh them so.
-      learn_from += [entity.name] * (1 if entity.kind == "city" else 8)
+      learn_from += [entity.name] * (1 if entity.kind == "city" else 4)
   wordings = [re.sub(r"\{\w\}", " ", text) for text in TEMPLATES.values()]
   return learn_from, wordings + list(chat_wordings), barred
 
