@@ -1,0 +1,80 @@
+"""Gated grouped-query attention, for training and over a cache.  PURE.
+
+  q, gate = split(W_q x);  q = rope(norm(q));  k = rope(norm(W_k x));  v = W_v x
+  out = W_o (softmax(q kᵀ / sqrt(H), float32) v · sigmoid(gate))
+
+Letters  B rows, T tokens, S cached positions, D model width, N/K query and key-value heads, H head size.
+Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from searchjax.model.config import ModelConfig
+from searchjax.model.layers import rms_norm, rotate
+
+# Finite, so that a row with nothing to attend to gives a uniform average instead of NaN.
+MASKED = -1e30
+
+
+def project(
+  weights: dict, config: ModelConfig, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+) -> tuple[Array, Array, Array, Array | None]:
+  """Queries, keys, values (rotated, normed) and the raw gate, or None without one."""
+  c = config
+  q = jnp.einsum("BTD,DNH->BTNH", x, weights["query"])
+  gate = None
+  if c.attention_gate:
+    q, gate = jnp.split(q, 2, axis=-1)
+  k = jnp.einsum("BTD,DKH->BTKH", x, weights["key"])
+  v = jnp.einsum("BTD,DKH->BTKH", x, weights["value"])
+  norm = dict(eps=c.norm_eps, zero_centred=c.zero_centred_norm)
+  q = rms_norm(q, weights["query_norm"], **norm)
+  k = rms_norm(k, weights["key_norm"], **norm)
+  rope = dict(rotary_dims=c.rotary_dims, theta=c.rope_theta)
+  return rotate(q, positions, **rope), rotate(k, positions, **rope), v, gate
+
+
+def merge(
+  weights: dict, mixed: Float[Array, "B T N H"], gate: Float[Array, "B T N H"] | None
+) -> Float[Array, "B T D"]:
+  """Gates the attention output and projects it back to the model width."""
+  if gate is not None:
+    mixed = mixed * jax.nn.sigmoid(gate)
+  return jnp.einsum("BTNH,NHD->BTD", mixed, weights["out"])
+
+
+def attend(
+  q: Float[Array, "B T N H"],
+  k: Float[Array, "B S K H"],
+  v: Float[Array, "B S K H"],
+  mask: Bool[Array, "B T S"],
+) -> Float[Array, "B T N H"]:
+  """Softmax attention where `mask` is True; scores and softmax in float32."""
+  B, T, N, H = q.shape
+  K = k.shape[2]
+  q = q.reshape(B, T, K, N // K, H)
+  scores = jnp.einsum("BTKGH,BSKH->BKGTS", q, k, preferred_element_type=jnp.float32)
+  scores = jnp.where(mask[:, None, None], scores * H**-0.5, MASKED)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  return jnp.einsum("BKGTS,BSKH->BTKGH", weights, v).reshape(B, T, N, H)
+
+
+def attention(
+  weights: dict,
+  config: ModelConfig,
+  x: Float[Array, "B T D"],
+  positions: Int[Array, "B T"],
+  segment_ids: Int[Array, "B T"],
+) -> Float[Array, "B T D"]:
+  """Causal attention inside each packed segment.
+
+  Args:
+    segment_ids: tokens attend only to earlier tokens with the same id; 0 is padding.
+  """
+  q, k, v, gate = project(weights, config, x, positions)
+  T = x.shape[1]
+  causal = jnp.arange(T)[:, None] >= jnp.arange(T)[None, :]
+  mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal[None]
+  return merge(weights, attend(q, k, v, mask), gate)

@@ -1,0 +1,304 @@
+"""Gated DeltaNet: chunk form for training and prefill, one-step recurrence for decoding.  PURE.
+
+Per value head, with state S [P, R] in float32 and S = 0 at a document's start:
+
+  S ← e^g S;   d = β (v − Sᵀ k);   S ← S + k dᵀ;   o = Sᵀ q          (decay, read, write, output)
+  β = sigmoid(W_b x);   g = −exp(A_log) · softplus(W_a x + dt_bias)
+  q, k are l2-normalised (q also · P^-½) after a causal depthwise convolution of width 4 and SiLU.
+
+Chunk form over C tokens, G = cumsum(g), D_ij = e^(G_i − G_j) for i ≥ j of one document, else 0:
+
+  (I + A) U = β v,  (I + A) W = β k e^G,  A = strictly lower part of (β k) kᵀ · D
+  v' = U − W S;   o = (q e^G) S + (q kᵀ · D) v';   S ← e^(G_C) S + (k e^(G_C − G))ᵀ v'
+
+Documents packed in one row share neither state nor convolution taps: D is zero across documents, the
+carried state reaches only tokens of the document it belongs to. Padding passes the state on unchanged
+(k = v = β = g = 0 there).
+
+Letters  B rows, T tokens, C chunk length, D model width, M/A value and key heads, P/R key and value size.
+Source   Gated DeltaNet arXiv:2412.06464; transformers modeling_qwen3_5_moe.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from searchjax.model.config import ModelConfig
+
+# float32 products must stay float32 on TPU, where the default would round inputs to bfloat16.
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def project(weights: dict, x: Float[Array, "B T D"]) -> dict:
+  """Raw projections: query, key, value before the convolution, output gate, write and decay."""
+  heads = {n: jnp.einsum("BTD,DMR->BTMR", x, weights[n]) for n in ("query", "key", "value", "gate")}
+  scalars = {n: jnp.einsum("BTD,DM->BTM", x, weights[n]) for n in ("write", "decay")}
+  return heads | scalars
+
+
+def convolve(
+  x: Float[Array, "B T M R"],
+  tail: Float[Array, "B W M R"],
+  kernel: Float[Array, "J M R"],
+  same_document: Bool[Array, "J B T"] | None,
+) -> Float[Array, "B T M R"]:
+  """Causal depthwise convolution and SiLU; kernel[-1] multiplies the current token.
+
+  Args:
+    tail: the last J − 1 inputs before this call, zeros at a document's start.
+    same_document: [j, b, t] True where the token j before t belongs to t's document; None: all do.
+  """
+  J, T = kernel.shape[0], x.shape[1]
+  padded = jnp.concatenate([tail.astype(x.dtype), x], axis=1)
+  total = jnp.zeros(x.shape, x.dtype)
+  for j in range(J):
+    tap = jax.lax.slice_in_dim(padded, J - 1 - j, J - 1 - j + T, axis=1)
+    if same_document is not None and j:
+      tap = jnp.where(same_document[j][:, :, None, None], tap, 0)
+    total = total + tap * kernel[J - 1 - j][None, None]
+  return jax.nn.silu(total)
+
+
+def gates(
+  weights: dict, raw: dict
+) -> tuple[Float[Array, "B T M"], Float[Array, "B T M"]]:
+  """Write strength β in (0, 1) and log-decay g ≤ 0, both float32."""
+  beta = jax.nn.sigmoid(raw["write"]).astype(jnp.float32)
+  rate = jax.nn.softplus(raw["decay"].astype(jnp.float32) + weights["dt_bias"][None, None])
+  return beta, -jnp.exp(weights["A_log"].astype(jnp.float32))[None, None] * rate
+
+
+def normalise(q: Array, k: Array, value_heads: int) -> tuple[Array, Array]:
+  """l2-normalises q and k in float32, scales q, repeats key heads to the value heads."""
+  q, k = (
+    y * jax.lax.rsqrt(jnp.sum(jnp.square(y), axis=-1, keepdims=True) + 1e-6)
+    for y in (q.astype(jnp.float32), k.astype(jnp.float32))
+  )
+  repeat = value_heads // q.shape[2]
+  if repeat > 1:
+    q, k = jnp.repeat(q, repeat, axis=2), jnp.repeat(k, repeat, axis=2)
+  return q * q.shape[-1] ** -0.5, k
+
+
+def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batch C C"]:
+  """Inverse of I + strictly-lower A by doubling blocks: exact forward substitution, matmuls only.
+
+  Args:
+    lower: A; entries on and above the diagonal must be zero. C a power of two.
+  """
+  *batch, C, _ = lower.shape
+  inverse = jnp.ones((*batch, C, 1, 1), lower.dtype)
+  size = 1
+  while size < C:
+    n = C // (2 * size)
+    blocks = lower.reshape(*batch, n, 2 * size, n, 2 * size)
+    diagonal = jnp.moveaxis(jnp.diagonal(blocks, axis1=-4, axis2=-2), -1, -3)
+    corner = diagonal[..., size:, :size]
+    pairs = inverse.reshape(*batch, n, 2, size, size)
+    top, bottom = pairs[..., 0, :, :], pairs[..., 1, :, :]
+    below = -jnp.matmul(bottom, jnp.matmul(corner, top, precision=HIGHEST), precision=HIGHEST)
+    upper = jnp.concatenate([top, jnp.zeros_like(top)], axis=-1)
+    inverse = jnp.concatenate([upper, jnp.concatenate([below, bottom], axis=-1)], axis=-2)
+    size *= 2
+  return inverse.reshape(*batch, C, C)
+
+
+def delta_chunks(
+  q: Float[Array, "B T M P"],
+  k: Float[Array, "B T M P"],
+  v: Float[Array, "B T M R"],
+  beta: Float[Array, "B T M"],
+  g: Float[Array, "B T M"],
+  segment_ids: Int[Array, "B T"],
+  state: Float[Array, "B M P R"],
+  state_segment: Int[Array, "B"],
+  *,
+  chunk_length: int,
+) -> tuple[Float[Array, "B T M R"], Float[Array, "B M P R"]]:
+  """The chunk form over any T (padded inside to a multiple of the chunk).
+
+  Args:
+    segment_ids: document of each token. Padding must carry k = v = β = g = 0 and, where the state is
+      wanted afterwards, the id of the document it follows.
+    state, state_segment: the state before the first token and the document it belongs to.
+
+  Returns:
+    Outputs, and the state of the last token's document after the last token.
+  """
+  B, T, M, P = q.shape
+  C = chunk_length
+  pad = -T % C
+  if pad:
+    widen = lambda a, mode="constant": jnp.pad(
+      a, [(0, 0), (0, pad)] + [(0, 0)] * (a.ndim - 2), mode=mode
+    )
+    q, k, v, beta, g = (widen(a) for a in (q, k, v, beta, g))
+    segment_ids = widen(segment_ids, "edge")
+  n = (T + pad) // C
+  # [n, B, M, C, ...]: chunks lead for the scan, heads next to rows for the batched products.
+  fold = lambda a: jnp.moveaxis(a.reshape(B, n, C, M, *a.shape[3:]), (1, 3), (0, 2))
+  q, k, v, beta, g = (fold(a) for a in (q, k, v, beta, g))
+  segment = jnp.moveaxis(segment_ids.reshape(B, n, C), 1, 0)
+  last = segment[:, :, -1]
+  carried = jnp.concatenate([state_segment[None], last[:-1]], axis=0)
+
+  G = jnp.cumsum(g, axis=-1)
+  lower = jnp.tril(jnp.ones((C, C), bool))
+  same = (segment[..., :, None] == segment[..., None, :])[:, :, None] & lower[None, None, None]
+  # Masked before the exponential: differences above the diagonal are positive and may overflow.
+  D = jnp.where(same, jnp.exp(jnp.where(same, G[..., :, None] - G[..., None, :], 0.0)), 0.0)
+  from_state = (segment == carried[..., None])[:, :, None].astype(jnp.float32) * jnp.exp(G)
+  alive = (segment == last[..., None])[:, :, None]
+  to_end = jnp.where(alive, jnp.exp(jnp.where(alive, G[..., -1:] - G, 0.0)), 0.0)
+  keep = (last == carried)[:, :, None].astype(jnp.float32) * jnp.exp(G[..., -1])
+
+  weighted = k * beta[..., None]
+  kk = jnp.einsum("nBMiP,nBMjP->nBMij", weighted, k, precision=HIGHEST)
+  strict = jnp.tril(jnp.ones((C, C), bool), -1)
+  A = jnp.where(strict[None, None, None], kk * D, 0.0)
+  inverse = unit_lower_inverse(A)
+  U = jnp.matmul(inverse, v * beta[..., None], precision=HIGHEST)
+  W = jnp.matmul(inverse, weighted * from_state[..., None], precision=HIGHEST)
+  qk = jnp.einsum("nBMiP,nBMjP->nBMij", q, k, precision=HIGHEST) * D
+  q_state = q * from_state[..., None]
+  k_end = k * to_end[..., None]
+
+  def step(S, chunk):
+    U, W, qk, q_state, k_end, keep = chunk
+    written = U - jnp.einsum("BMCP,BMPR->BMCR", W, S, precision=HIGHEST)
+    out = jnp.einsum("BMCP,BMPR->BMCR", q_state, S, precision=HIGHEST)
+    out = out + jnp.matmul(qk, written, precision=HIGHEST)
+    S = keep[..., None, None] * S + jnp.einsum(
+      "BMCP,BMCR->BMPR", k_end, written, precision=HIGHEST
+    )
+    return S, out
+
+  state, out = jax.lax.scan(step, state, (U, W, qk, q_state, k_end, keep))
+  out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, n * C, M, -1)
+  return out[:, :T], state
+
+
+def delta_step(
+  q: Float[Array, "B M P"],
+  k: Float[Array, "B M P"],
+  v: Float[Array, "B M R"],
+  beta: Float[Array, "B M"],
+  g: Float[Array, "B M"],
+  state: Float[Array, "B M P R"],
+) -> tuple[Float[Array, "B M R"], Float[Array, "B M P R"]]:
+  """One token of the recurrence; the definition the chunk form is tested against."""
+  state = state * jnp.exp(g)[..., None, None]
+  read = jnp.sum(state * k[..., None], axis=-2)
+  written = beta[..., None] * (v - read)
+  state = state + k[..., None] * written[..., None, :]
+  return jnp.sum(state * q[..., None], axis=-2), state
+
+
+def finish(
+  weights: dict, config: ModelConfig, out: Float[Array, "B T M R"], gate: Float[Array, "B T M R"]
+) -> Float[Array, "B T D"]:
+  """Per-head RMSNorm with a plain weight, then SiLU(gate), then the output projection."""
+  y = out.astype(jnp.float32)
+  y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + config.norm_eps)
+  y = y.astype(gate.dtype) * weights["out_norm"][None, None, None].astype(gate.dtype)
+  y = y.astype(jnp.float32) * jax.nn.silu(gate.astype(jnp.float32))
+  return jnp.einsum("BTMR,MRD->BTD", y.astype(gate.dtype), weights["out"])
+
+
+def _mixed(weights, config, raw, tails, same_document, valid):
+  c = config
+  q, k, v = (
+    convolve(raw[n], tails[n], weights["conv_" + n], same_document)
+    for n in ("query", "key", "value")
+  )
+  q, k = normalise(q, k, c.delta_value_heads)
+  beta, g = gates(weights, raw)
+  v = v.astype(jnp.float32)
+  if valid is not None:
+    # After the l2 norm: a zero vector inside it would have a gradient of 1e3.
+    k, v = (jnp.where(valid[:, :, None, None], a, 0.0) for a in (k, v))
+    beta, g = (jnp.where(valid[:, :, None], a, 0.0) for a in (beta, g))
+  return q, k, v, beta, g
+
+
+def deltanet(
+  weights: dict,
+  config: ModelConfig,
+  x: Float[Array, "B T D"],
+  segment_ids: Int[Array, "B T"],
+) -> Float[Array, "B T D"]:
+  """The layer over packed rows, every document from a zero state; segment 0 is padding."""
+  c = config
+  B, T, _ = x.shape
+  valid = segment_ids > 0
+  x = jnp.where(valid[:, :, None], x, 0)
+  raw = project(weights, x)
+  tails = empty_tails(c, B, x.dtype)
+  earlier = jnp.stack(
+    [
+      jnp.pad(segment_ids, ((0, 0), (j, 0)), constant_values=-1)[:, :T] == segment_ids
+      for j in range(c.conv_kernel)
+    ]
+  )
+  q, k, v, beta, g = _mixed(weights, c, raw, tails, earlier, valid)
+  state = jnp.zeros((B, c.delta_value_heads, c.delta_key_size, c.delta_value_size), jnp.float32)
+  nobody = jnp.full((B,), -1, segment_ids.dtype)
+  out, _ = delta_chunks(
+    q, k, v, beta, g, segment_ids, state, nobody, chunk_length=c.chunk_length
+  )
+  return finish(weights, c, out, raw["gate"])
+
+
+def empty_tails(config: ModelConfig, rows: int, dtype) -> dict:
+  """Convolution inputs before a document's first token: zeros."""
+  c, W = config, config.conv_kernel - 1
+  key = (rows, W, c.delta_key_heads, c.delta_key_size)
+  value = (rows, W, c.delta_value_heads, c.delta_value_size)
+  return {n: jnp.zeros(s, dtype) for n, s in (("query", key), ("key", key), ("value", value))}
+
+
+def deltanet_prefill(
+  weights: dict,
+  config: ModelConfig,
+  x: Float[Array, "B T D"],
+  length: Int[Array, "B"],
+  state: Float[Array, "B M P R"],
+  tails: dict,
+) -> tuple[Float[Array, "B T D"], Float[Array, "B M P R"], dict]:
+  """Continues each row's document by its first `length` tokens of x (0 leaves the row as it was)."""
+  c = config
+  B, T, _ = x.shape
+  valid = jnp.arange(T)[None, :] < length[:, None]
+  x = jnp.where(valid[:, :, None], x, 0)
+  raw = project(weights, x)
+  q, k, v, beta, g = _mixed(weights, c, raw, tails, None, valid)
+  document = jnp.ones((B, T), jnp.int32)
+  out, state = delta_chunks(
+    q, k, v, beta, g, document, state, document[:, 0], chunk_length=c.chunk_length
+  )
+  take = length[:, None] + jnp.arange(c.conv_kernel - 1)[None, :]
+  new_tails = {
+    n: jnp.take_along_axis(
+      jnp.concatenate([tails[n].astype(x.dtype), raw[n]], axis=1), take[:, :, None, None], axis=1
+    )
+    for n in ("query", "key", "value")
+  }
+  return finish(weights, c, out, raw["gate"]), state, new_tails
+
+
+def deltanet_decode(
+  weights: dict,
+  config: ModelConfig,
+  x: Float[Array, "B 1 D"],
+  state: Float[Array, "B M P R"],
+  tails: dict,
+) -> tuple[Float[Array, "B 1 D"], Float[Array, "B M P R"], dict]:
+  """Continues every row by one token."""
+  raw = project(weights, x)
+  q, k, v, beta, g = _mixed(weights, config, raw, tails, None, None)
+  out, state = delta_step(q[:, 0], k[:, 0], v[:, 0], beta[:, 0], g[:, 0], state)
+  new_tails = {
+    n: jnp.concatenate([tails[n][:, 1:], raw[n].astype(tails[n].dtype)], axis=1)
+    for n in ("query", "key", "value")
+  }
+  return finish(weights, config, out[:, None], raw["gate"]), state, new_tails

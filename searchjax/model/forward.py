@@ -1,0 +1,228 @@
+"""The decoder: embedding, layers, final norm.  PURE.
+
+  x ← embed[tokens];   each layer:  x ← x + mixer(norm x);  x ← x + moe(norm x);   norm x
+
+Three ways through the same layers: `forward` over packed rows for training, `prefill` to continue
+conversations by given tokens, `decode` to continue them by one.
+
+Letters  B rows, T tokens, S cached positions, D model width, X experts per token, L layers.
+Source   transformers modeling_qwen3_5_moe.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from searchjax.model import attention, deltanet
+from searchjax.model.cache import Cache, DecodeBuffer
+from searchjax.model.config import ModelConfig
+from searchjax.model.layers import rms_norm
+from searchjax.model.moe import moe
+from searchjax.model.params import unstack_layers
+
+
+def _norm(config, x, weight):
+  return rms_norm(x, weight, eps=config.norm_eps, zero_centred=config.zero_centred_norm)
+
+
+def _moe(config, weights, x):
+  y, experts = moe(weights, config, _norm(config, x, weights["norm"]))
+  return x + y, experts
+
+
+def forward(
+  params: dict,
+  config: ModelConfig,
+  tokens: Int[Array, "B T"],
+  segment_ids: Int[Array, "B T"],
+  positions: Int[Array, "B T"],
+  *,
+  remat: bool = False,
+) -> tuple[Float[Array, "B T D"], Int[Array, "L B T X"]]:
+  """Hidden states over packed rows.
+
+  Args:
+    segment_ids: 1, 2, … per document in a row, 0 for padding.
+    positions: index of each token in its document.
+    remat: recompute layers in the backward pass instead of keeping their activations.
+
+  Returns:
+    Final-normed hidden states, and the expert ids every layer chose.
+  """
+
+  def layer(kind, mixer, experts, x):
+    h = _norm(config, x, mixer["norm"])
+    if kind == "attention":
+      x = x + attention.attention(mixer, config, h, positions, segment_ids)
+    else:
+      x = x + deltanet.deltanet(mixer, config, h, segment_ids)
+    return _moe(config, experts, x)
+
+  if remat:
+    layer = jax.checkpoint(layer, static_argnums=0)
+
+  x = params["embed"][tokens]
+  if config.scan_layers:
+    last = config.full_attention_interval - 1
+
+    def group(x, stacked):
+      chosen = []
+      for i in range(config.full_attention_interval):
+        at = lambda tree, i=i: jax.tree.map(lambda a: a[i], tree)
+        mixer = stacked["attention"] if i == last else at(stacked["delta"])
+        kind = "attention" if i == last else "delta"
+        x, experts = layer(kind, mixer, at(stacked["moe"]), x)
+        chosen.append(experts)
+      return x, jnp.stack(chosen)
+
+    stacked = {k: params[k] for k in ("attention", "moe", "delta") if k in params}
+    x, chosen = jax.lax.scan(group, x, stacked)
+    chosen = chosen.reshape(-1, *chosen.shape[2:])
+  else:
+    chosen = []
+    for weights in unstack_layers(params, config):
+      x, experts = layer(weights["kind"], weights["mixer"], weights["moe"], x)
+      chosen.append(experts)
+    chosen = jnp.stack(chosen)
+  return _norm(config, x, params["final_norm"]), chosen
+
+
+def prefill(
+  params: dict,
+  config: ModelConfig,
+  cache: Cache,
+  slots: Int[Array, "b"],
+  tokens: Int[Array, "b C"],
+  length: Int[Array, "b"],
+  start: Int[Array, "b"],
+) -> Cache:
+  """Feeds up to C given tokens to some conversations of the pool.
+
+  Args:
+    cache: the pool's states; only rows `slots` change.
+    slots: rows of the pool; repeat a row only with length 0 in the repeats.
+    length: tokens fed to each row, 0 … C.
+    start: position of each row's first token; 0 begins a conversation from an empty state.
+  """
+  b, C = tokens.shape
+  S = cache.keys[0].shape[-1]
+  positions = start[:, None] + jnp.arange(C, dtype=start.dtype)[None, :]
+  fed = jnp.arange(C)[None, :] < length[:, None]
+  # Rows that feed nothing are written back out of range, i.e. not at all.
+  rows = jnp.where(length > 0, slots, cache.keys[0].shape[0])
+  write_at = jnp.where(fed, positions, S)
+  fresh = (start == 0)[:, None, None, None]
+  before = jnp.broadcast_to((jnp.arange(S)[None, :] < start[:, None])[:, None, :], (b, C, S))
+  within = (jnp.arange(C)[:, None] >= jnp.arange(C)[None, :])[None] & fed[:, None, :]
+  mask = jnp.concatenate([before, within], axis=-1)
+
+  keys, values = list(cache.keys), list(cache.values)
+  states, tails = list(cache.states), list(cache.tails)
+  x = params["embed"][tokens]
+  a = d = 0
+  for weights in unstack_layers(params, config):
+    mixer = weights["mixer"]
+    h = _norm(config, x, mixer["norm"])
+    if weights["kind"] == "attention":
+      q, k, v, gate = attention.project(mixer, config, h, positions)
+      old_k = jnp.transpose(keys[a][slots], (0, 3, 1, 2))
+      old_v = jnp.transpose(values[a][slots], (0, 2, 1, 3))
+      mixed = attention.attend(
+        q, jnp.concatenate([old_k, k], axis=1), jnp.concatenate([old_v, v], axis=1), mask
+      )
+      x = x + attention.merge(mixer, mixed, gate)
+      at_row = jnp.broadcast_to(rows[:, None], write_at.shape)
+      keys[a] = keys[a].at[at_row, :, :, write_at].set(k, mode="drop")
+      values[a] = values[a].at[at_row, :, write_at, :].set(v, mode="drop")
+      a += 1
+    else:
+      state = jnp.where(fresh, 0.0, states[d][slots])
+      tail = {n: jnp.where(fresh, 0, t[slots]) for n, t in tails[d].items()}
+      y, state, tail = deltanet.deltanet_prefill(mixer, config, h, length, state, tail)
+      x = x + y
+      states[d] = states[d].at[rows].set(state, mode="drop")
+      tails[d] = {n: tails[d][n].at[rows].set(tail[n], mode="drop") for n in tail}
+      d += 1
+    x, _ = _moe(config, weights["moe"], x)
+  return Cache(tuple(keys), tuple(values), tuple(states), tuple(tails))
+
+
+def decode(
+  params: dict,
+  layers: list[dict],
+  config: ModelConfig,
+  cache: Cache,
+  buffer: DecodeBuffer,
+  token: Int[Array, "B"],
+  position: Int[Array, "B"],
+  step: Int[Array, ""],
+  active: Array,
+) -> tuple[Float[Array, "B D"], DecodeBuffer]:
+  """Feeds one token to every conversation, reading the pool's keys and values where they lie.
+
+  Args:
+    layers: `unstack_layers(params)`, made once outside the decode loop.
+    cache: keys and values up to the loop's start, read only.
+    buffer: what the loop has added since: keys and values of its steps, DeltaNet states and tails.
+    position: position of `token`; the loop began at position - step in every active row.
+    step: steps done in this loop; the row of `buffer` that is written.
+    active: rows that advance; the others keep their DeltaNet state.
+
+  Returns:
+    Final-normed hidden states of the token, and the buffer with this step added.
+  """
+  S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
+  start = position - step
+  old = (jnp.arange(S)[None, :] < start[:, None])[:, None, None, :]
+  new = (jnp.arange(steps) <= step)[None, None, None, :]
+  keys, values = list(buffer.keys), list(buffer.values)
+  states, tails = list(buffer.states), list(buffer.tails)
+  x = params["embed"][token][:, None, :]
+  a = d = 0
+  keep = active[:, None, None, None]
+  for weights in layers:
+    mixer = weights["mixer"]
+    h = _norm(config, x, mixer["norm"])
+    if weights["kind"] == "attention":
+      q, k, v, gate = attention.project(mixer, config, h, position[:, None])
+      keys[a] = jax.lax.dynamic_update_slice_in_dim(
+        keys[a], k[:, 0, :, :, None], step, axis=3
+      )
+      values[a] = jax.lax.dynamic_update_slice_in_dim(
+        values[a], v[:, 0, :, None, :], step, axis=2
+      )
+      mixed = _attend_split(
+        q[:, 0], cache.keys[a], cache.values[a], old, keys[a], values[a], new
+      )
+      x = x + attention.merge(mixer, mixed[:, None], gate)
+      a += 1
+    else:
+      y, state, tail = deltanet.deltanet_decode(mixer, config, h, states[d], tails[d])
+      x = x + y
+      states[d] = jnp.where(keep, state, states[d])
+      tails[d] = {n: jnp.where(keep, tail[n], tails[d][n]) for n in tail}
+      d += 1
+    x, _ = _moe(config, weights["moe"], x)
+  x = _norm(config, x, params["final_norm"])
+  return x[:, 0], DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))
+
+
+def _attend_split(q, old_k, old_v, old_mask, new_k, new_v, new_mask):
+  """One query a row over cached and new positions, without joining the two buffers."""
+  B, N, H = q.shape
+  K = old_k.shape[1]
+  q = (q * H**-0.5).reshape(B, K, N // K, H)
+  score = functools.partial(jnp.einsum, "BKGH,BKHS->BKGS", preferred_element_type=jnp.float32)
+  scores = jnp.concatenate(
+    [
+      jnp.where(old_mask, score(q, old_k), attention.MASKED),
+      jnp.where(new_mask, score(q, new_k), attention.MASKED),
+    ],
+    axis=-1,
+  )
+  weights = jax.nn.softmax(scores, axis=-1).astype(old_v.dtype)
+  S = old_k.shape[-1]
+  mix = functools.partial(jnp.einsum, "BKGS,BKSH->BKGH")
+  return (mix(weights[..., :S], old_v) + mix(weights[..., S:], new_v)).reshape(B, N, H)
