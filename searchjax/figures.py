@@ -329,7 +329,7 @@ PARTS: tuple[Part, ...] = (
   Part(
     "ablation",
     "Ablation: anchored against unconditional tool penalty",
-    "Running means; thin: seeds, thick: their mean. The penalties of two arms have different scales.",
+    "Running means; thin: seeds, thick: their mean. The two penalties have different scales.",
     figure_ablation,
   ),
 )

@@ -353,8 +353,8 @@ def metrics_page() -> str:
   lines = [
     "# Metrics",
     "",
-    "Every name that may stand in a `metrics.jsonl`, in the paper's letters. A value outside the alarm",
-    "bounds is reported once, when it first happens. Made by `python -m searchjax.dist.metrics`.",
+    "Every name that may stand in a `metrics.jsonl`, in the paper's letters. A value outside",
+    "the alarm bounds is reported once, when it first happens. Made by `python -m searchjax.dist.metrics`.",
     "",
     "| name | what it is | unit | healthy | alarm outside | stages |",
     "| --- | --- | --- | --- | --- | --- |",

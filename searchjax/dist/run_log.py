@@ -41,6 +41,7 @@ HEADLINE = (
   "grad_norm",
 )
 HEADLINE_COUNT = 5
+STAGE_LEVELS = 4
 PLAIN_LINES = 25  # Lines of progress a run prints where there is no terminal.
 
 
@@ -151,6 +152,27 @@ class RunLog:
       left = seconds / done * max(0, self._total_steps - step - 1)
       clock = f"{seconds:.0f} s, about {left:.0f} s left"
       print(f"{self._title} {step + 1}/{self._total_steps}  {text}  ({clock})", flush=True)
+
+
+def find_stage(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
+  """Finds another stage's folder: beside the run's own, or beside one of its parents.
+
+  `W/rm` and `W/ablation/anchored/seed_0` both find `W/sft`, so no config holds a path.
+
+  Args:
+    workdir: the run's own folder.
+    name: the stage, e.g. "sft".
+
+  Raises:
+    ValueError: there is none up to four levels up.
+  """
+  here = pathlib.Path(workdir).absolute()
+  for parent in list(here.parents)[:STAGE_LEVELS]:
+    if (parent / name / "config.json").is_file():
+      return parent / name
+  raise ValueError(
+    f'no finished stage "{name}" beside {workdir}; run it first with --workdir {here.parent / name}'
+  )
 
 
 def read_metrics(path: str | pathlib.Path) -> list[dict[str, float]]:

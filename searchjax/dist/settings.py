@@ -49,7 +49,7 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.Froz
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-  """Lists a config's leaves as {"a.b": value} in the file's order; tuples become lists, as in JSON."""
+  """Lists a config's leaves as {"a.b": value} in file order; tuples become lists, as in JSON."""
   leaves = {}
   for key, value in config.items():
     name = f"{prefix}{key}"
