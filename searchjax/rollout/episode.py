@@ -1,0 +1,141 @@
+"""One search conversation: prompt, sampled turns, tool calls, answer.  HOST.
+
+The rules of SPEC 3: every query is a call; a call over the budget, with a bad schema or an unknown
+tool is answered by a short tool response and charged; after a refusal for the budget one turn is left
+to answer in. A search the service could not serve counts in e_i. Ids are only appended.
+"""
+
+import concurrent.futures
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from searchjax.data.chat import ChatFormat, ToolCall
+from searchjax.search.tool import ToolOutcome, model_failure
+
+BUDGET_USED_UP = "the search budget is used up, answer now"
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """Attributes:
+    calls: queries a rollout may make.
+    turn_tokens: tokens one turn may sample.
+    tokens: tokens of the whole conversation.
+    invalid_share: share of failed searches above which the rollout is invalid.
+  """
+
+  calls: int
+  turn_tokens: int
+  tokens: int
+  invalid_share: float = 0.5
+
+
+class Episode:
+  """A Conversation (see `rollout.engine`) about one question.
+
+  Attributes, once finished:
+    tokens, mask, logps: the whole conversation; mask is True on sampled tokens.
+    turns: the readable conversation, for reports.
+    stop: "answer", "turn_length" (a turn outgrew its limit), "context" (the conversation did) or
+      "budget" (called again in the last turn).
+    final_answer: what the user reads; empty unless stop is "answer".
+    final_length: tokens of the final turn.
+    tool_calls, tool_failures, malformed_calls: c_i, e_i, and calls with errors.
+    forced: the budget was used up and the answer asked for.
+    valid: False where the service's failures decided the rollout.
+  """
+
+  def __init__(
+    self,
+    question: Any,
+    messages: list[dict],
+    *,
+    index: int,
+    key: np.ndarray,
+    chat: ChatFormat,
+    tool,
+    limits: Limits,
+    tools: list[dict] | None,
+  ):
+    self.question, self.index, self.key = question, index, key
+    self.chat, self.tool, self.limits = chat, tool, limits
+    self.prompt = chat.encode_prompt(messages, tools=tools)
+    self.tokens = list(self.prompt)
+    self.mask = [False] * len(self.prompt)
+    self.logps = [0.0] * len(self.prompt)
+    self.turns = [{"role": m["role"], "text": m["content"]} for m in messages]
+    self.tool_calls = self.tool_failures = self.malformed_calls = self.searches = 0
+    self.forced = self.finished = False
+    self.stop, self.final_answer, self.final_length = "", "", 0
+    self._futures: list[concurrent.futures.Future] = []
+
+  def turn_budget(self) -> int:
+    return min(self.limits.turn_tokens, self.limits.tokens - len(self.tokens))
+
+  def end_turn(self, tokens: list[int], logps: list[float], stopped: bool) -> None:
+    self.tokens += tokens
+    self.mask += [True] * len(tokens)
+    self.logps += logps
+    self.final_length = len(tokens)
+    parsed = self.chat.parse_turn(tokens)
+    calls = [{"name": c.name, "arguments": c.arguments} for c in parsed.calls]
+    self.turns.append({"role": "assistant", "text": parsed.content, "calls": calls})
+    if not stopped:
+      self._finish("turn_length" if len(tokens) >= self.limits.turn_tokens else "context")
+    elif not parsed.attempts:
+      self.final_answer = parsed.content
+      self._finish("answer")
+    elif self.forced:
+      self.tool_calls += len(parsed.attempts)
+      self._finish("budget")
+    else:
+      self._futures = [self._start(attempt) for attempt in parsed.attempts]
+
+  def waits_for(self) -> list[concurrent.futures.Future]:
+    return self._futures
+
+  def next_tokens(self) -> list[int]:
+    outcomes: list[ToolOutcome] = [f.result() for f in self._futures]
+    self._futures = []
+    for outcome in outcomes:
+      self.tool_failures += outcome.status == "infra_failure"
+      self.turns.append({"role": "tool", "text": outcome.text, "status": outcome.status})
+    delta = self.chat.encode_tool_delta([o.text for o in outcomes])
+    # Checked on the ids that will be fed; one token must be left to sample.
+    if len(self.tokens) + len(delta) + 1 >= self.limits.tokens:
+      self._finish("context")
+      return []
+    self.tokens += delta
+    self.mask += [False] * len(delta)
+    self.logps += [0.0] * len(delta)
+    return delta
+
+  @property
+  def valid(self) -> bool:
+    return self.tool_failures <= self.limits.invalid_share * max(self.searches, 1)
+
+  @property
+  def generated(self) -> int:
+    return sum(self.mask)
+
+  def _start(self, attempt: ToolCall | str) -> concurrent.futures.Future:
+    self.tool_calls += 1
+    if self.tool_calls > self.limits.calls:
+      self.forced = True
+      return _done(model_failure(BUDGET_USED_UP))
+    if isinstance(attempt, str):
+      self.malformed_calls += 1
+      return _done(ToolOutcome(attempt, "model_failure", False, "malformed call"))
+    self.searches += 1
+    return self.tool.submit(attempt, self.question.world)
+
+  def _finish(self, stop: str) -> None:
+    self.stop, self.finished = stop, True
+
+
+def _done(outcome: ToolOutcome) -> concurrent.futures.Future:
+  future: concurrent.futures.Future = concurrent.futures.Future()
+  future.set_result(outcome)
+  return future
