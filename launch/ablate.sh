@@ -31,7 +31,7 @@ for stage in sft rm; do
 done
 workdir="$(cd "$workdir" && pwd)"
 
-prepare_environment test
+prepare_environment
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 

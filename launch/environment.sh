@@ -19,13 +19,15 @@ find_python() {
   return 1
 }
 
-prepare_environment() {  # prepare_environment EXTRAS, e.g. "test,notebooks"
-  local extras="$1" python wanted stamp="$REPO/.venv/searchjax-stamp" constraint=(-c "$REPO/requirements.lock")
+prepare_environment() {  # prepare_environment [EXTRAS], e.g. "test"; without, what running needs
+  local extras="${1:-}" python wanted stamp="$REPO/.venv/searchjax-stamp" constraint=(-c "$REPO/requirements.lock")
   [ -n "${SEARCHJAX_UNLOCKED:-}" ] && constraint=()
   wanted="$(cat "$REPO/setup.py" "$REPO/requirements.lock" | cksum) $REPO ${SEARCHJAX_UNLOCKED:-locked}"
   # One process at a time makes the environment; the others wait for it.
   if command -v flock >/dev/null; then exec 9>"$REPO/.venv.lock"; flock 9; fi
-  if [ -x "$PY" ] && python_is_new_enough "$PY" && grep -qxF "$wanted $extras" "$stamp" 2>/dev/null; then
+  # Every extra brings what running needs, so any line of the stamp will do for no extras.
+  if [ -x "$PY" ] && python_is_new_enough "$PY" \
+    && grep -qF "$wanted ${extras:+[$extras]}" "$stamp" 2>/dev/null; then
     echo "environment: reusing .venv"
   else
     if ! { [ -x "$PY" ] && python_is_new_enough "$PY" && "$PY" -m pip --version >/dev/null 2>&1; }; then
@@ -35,12 +37,12 @@ prepare_environment() {  # prepare_environment EXTRAS, e.g. "test,notebooks"
       echo "environment: making .venv with $("$python" --version)"
       "$python" -m venv --clear "$REPO/.venv" || fail "could not make $REPO/.venv"
     fi
-    echo "environment: installing searchjax[$extras] (a few minutes the first time)"
-    "$PY" -m pip install --quiet --disable-pip-version-check "${constraint[@]}" -e "$REPO[$extras]" </dev/null \
-      || fail "pip could not install searchjax[$extras]; see its message above (SEARCHJAX_UNLOCKED=1 lets it choose versions)"
+    echo "environment: installing searchjax${extras:+[$extras]} (a few minutes the first time)"
+    "$PY" -m pip install --quiet --disable-pip-version-check "${constraint[@]}" -e "$REPO${extras:+[$extras]}" </dev/null \
+      || fail "pip could not install searchjax${extras:+[$extras]}; see its message above (SEARCHJAX_UNLOCKED=1 lets it choose versions)"
     # Another version of the sources starts a new stamp; further extras add a line to it.
     grep -qF "$wanted " "$stamp" 2>/dev/null || : > "$stamp"
-    echo "$wanted $extras" >> "$stamp"
+    echo "$wanted ${extras:+[$extras]}" >> "$stamp"
   fi
   if command -v flock >/dev/null; then exec 9>&-; fi
 }

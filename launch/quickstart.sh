@@ -35,7 +35,7 @@ done
 workdir="$(mkdir -p "$workdir" && cd "$workdir" && pwd)" || usage "cannot make --workdir"
 
 started=$SECONDS
-prepare_environment test
+prepare_environment
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 

@@ -25,7 +25,9 @@ sys.path.insert(0, str(ROOT))
 # Every annotation in searchjax is checked at every call, shapes and dtypes included.
 # SEARCHJAX_TYPECHECK=0 turns it off, to see whether a failure comes from the check itself.
 if os.environ.get("SEARCHJAX_TYPECHECK", "1") != "0":
-  jaxtyping.install_import_hook("searchjax", "beartype.beartype")
+  # An int is a float here, as it is for type checkers.
+  tower = "beartype.BeartypeConf(is_pep484_tower=True)"
+  jaxtyping.install_import_hook("searchjax", f"beartype.beartype(conf={tower})")
 
 
 @pytest.fixture(scope="session")

@@ -114,7 +114,8 @@ class RunLog:
     self._metrics.write(json.dumps({"step": int(step), **line}) + "\n")
     self._metrics.flush()
     for name, value in numbers.items():
-      self._tensorboard.add_scalar(name, value, int(step))
+      if math.isfinite(value):  # TensorBoard would only complain; metrics.jsonl holds the null.
+        self._tensorboard.add_scalar(name, value, int(step))
     self._show(int(step), numbers)
 
   def rollouts(self, step: int, records: Iterable[Mapping[str, Any]]) -> pathlib.Path:

@@ -195,6 +195,8 @@ def _apply_override(config: ml_collections.ConfigDict, override: str) -> None:
 def _read_as(current: Any, text: str, key: str) -> Any:
   """Reads `text` as the type of the value that stands in the config."""
   kind = type(current)
+  if kind in (tuple, list):
+    return _read_sequence(current, text, key)
   try:
     if kind is bool:
       word = text.lower()
@@ -209,8 +211,6 @@ def _read_as(current: Any, text: str, key: str) -> Any:
       return text
     if current is None:
       return _literal_or_text(text)
-    if kind in (tuple, list):
-      return _read_sequence(current, text, key)
   except ValueError as error:
     expected = "true or false" if kind is bool else kind.__name__
     raise ValueError(

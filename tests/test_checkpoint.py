@@ -1,0 +1,157 @@
+"""Checkpoints: whole or not at all, and usable after restore."""
+
+import subprocess
+import sys
+import textwrap
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from searchjax.dist import checkpoint
+
+
+@flax.struct.dataclass
+class State:
+  params: dict
+  optimizer: tuple
+  step: jax.Array
+
+
+def _state(value: float = 1.0) -> State:
+  params = {"a": jnp.full((3, 5), value), "b": [jnp.arange(7), jnp.zeros((), jnp.bfloat16)]}
+  return State(params, optax.adamw(1e-3).init({"a": params["a"]}), jnp.int32(3))
+
+
+def test_a_tree_and_its_record_come_back_equal(tmp_path):
+  state = _state(0.1)
+  meta = {"data": {"position": [1, 2]}, "config": {"seed": 0}}
+  checkpoint.save(tmp_path / "c", 4, state, meta, keep=2)
+  restored, found = checkpoint.restore(tmp_path / "c", state)
+  assert found == meta and checkpoint.read_meta(tmp_path / "c") == meta
+  assert jax.tree.structure(restored) == jax.tree.structure(state)
+  for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+    assert a.dtype == b.dtype and np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_an_abstract_template_is_enough(tmp_path):
+  checkpoint.save(tmp_path, 0, _state(), {}, keep=1)
+  template = jax.eval_shape(_state)
+  restored, _ = checkpoint.restore(tmp_path, template)
+  assert restored.params["a"].shape == (3, 5)
+
+
+def test_the_newest_are_kept_and_any_of_them_can_be_read(tmp_path):
+  for step in (1, 2, 3):
+    checkpoint.save(tmp_path, step, _state(float(step)), {"step": step}, keep=2)
+  assert checkpoint.latest_step(tmp_path) == 3
+  restored, meta = checkpoint.restore(tmp_path, _state(), step=2)
+  assert meta == {"step": 2} and float(restored.params["a"][0, 0]) == 2.0
+  with pytest.raises(ValueError, match=r"no checkpoint of step 1 .*there are \[2, 3\]"):
+    checkpoint.restore(tmp_path, _state(), step=1)
+
+
+def test_an_empty_or_absent_folder_has_no_latest_step(tmp_path):
+  assert checkpoint.latest_step(tmp_path / "none") is None
+  assert not (tmp_path / "none").exists()
+  assert checkpoint.latest_step(tmp_path) is None
+  with pytest.raises(ValueError, match="no complete checkpoint in"):
+    checkpoint.restore(tmp_path, _state())
+
+
+def test_a_saved_step_is_not_overwritten(tmp_path):
+  checkpoint.save(tmp_path, 1, _state(), {}, keep=1)
+  with pytest.raises(ValueError, match="step 1 is already saved"):
+    checkpoint.save(tmp_path, 1, _state(), {}, keep=1)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (lambda s: s.replace(step=jnp.float32(0)), r"step is int32\[\] there, expected float32\[\]"),
+    (
+      lambda s: s.replace(params=s.params | {"a": jnp.zeros((5, 3))}),
+      r"params.a is float32\[3, 5\] there, expected float32\[5, 3\]",
+    ),
+    (
+      lambda s: s.replace(params=s.params | {"c": jnp.zeros(2)}),
+      r"params.c is absent there, expected float32\[2\]",
+    ),
+  ],
+)
+def test_a_checkpoint_that_does_not_fit_names_the_leaf(tmp_path, change, message):
+  checkpoint.save(tmp_path, 1, _state(), {}, keep=1)
+  with pytest.raises(ValueError, match=message):
+    checkpoint.restore(tmp_path, change(_state()))
+
+
+def test_c5_restored_arrays_can_be_donated(tmp_path):
+  checkpoint.save(tmp_path, 1, _state(), {}, keep=1)
+  restored, _ = checkpoint.restore(tmp_path, _state())
+  step = jax.jit(lambda state: jax.tree.map(lambda x: x + x, state), donate_argnums=0)
+  step(restored)
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(restored.params))
+
+
+def test_a_restored_array_takes_the_templates_sharding(tmp_path):
+  checkpoint.save(tmp_path, 1, {"w": jnp.arange(8.0)}, {}, keep=1)
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+  template = {"w": jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding)}
+  restored, _ = checkpoint.restore(tmp_path, template)
+  assert restored["w"].sharding == sharding and float(restored["w"].sum()) == 28.0
+
+
+KILLED_SAVES = textwrap.dedent(
+  """
+  import os, sys, signal
+  import jax.numpy as jnp
+  from searchjax.dist import checkpoint
+
+  def save_twice(folder, changes_before_kill):
+    checkpoint.save(folder, 1, {"w": jnp.full((64, 64), 1.0)}, {"step": 1}, keep=2)
+    seen = 0
+
+    def watch(event, arguments):
+      nonlocal seen
+      writes = event == "open" and isinstance(arguments[1], str) and arguments[1][:1] in "wxa"
+      if writes or event in ("os.mkdir", "os.rename"):
+        seen += 1
+        if seen > changes_before_kill:
+          os.kill(os.getpid(), signal.SIGKILL)
+
+    # Dies at the n-th file-system change of the second save, whichever it is.
+    sys.addaudithook(watch)
+    checkpoint.save(folder, 2, {"w": jnp.full((64, 64), 2.0)}, {"step": 2}, keep=2)
+    os._exit(0)
+
+  # A child each, made before JAX starts its threads.
+  for n in map(int, sys.argv[2:]):
+    child = os.fork()
+    if child == 0:
+      save_twice(f"{sys.argv[1]}/{n}", n)
+    os.waitpid(child, 0)
+  """
+)
+
+
+def test_c4_a_save_killed_at_any_point_leaves_the_previous_one_latest(tmp_path, plain_environment):
+  points = (0, 1, 2, 3, 5, 8, 13)
+  command = [sys.executable, "-W", "ignore", "-c", KILLED_SAVES, str(tmp_path), *map(str, points)]
+  subprocess.run(command, env=plain_environment, timeout=120, check=True)
+  unfinished = 0
+  for n in points:
+    folder = tmp_path / str(n)
+    latest = checkpoint.latest_step(folder)
+    assert latest in (1, 2), f"killed after {n} changes"
+    restored, meta = checkpoint.restore(folder, {"w": jnp.zeros((64, 64))})
+    assert meta == {"step": latest} and float(restored["w"][0, 0]) == float(latest)
+    if latest == 1:
+      unfinished += 1
+      # The run goes on from step 1 and saves the step again.
+      checkpoint.save(folder, 2, {"w": jnp.full((64, 64), 3.0)}, {"step": 2}, keep=2)
+      assert checkpoint.latest_step(folder) == 2
+  assert unfinished >= 3, "no save was killed before it was complete: the test shows nothing"

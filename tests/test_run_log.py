@@ -1,0 +1,136 @@
+"""The run folder and the metric table."""
+
+import json
+import math
+import threading
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from searchjax.dist import metrics, run_log
+from searchjax.dist.run_log import RunLog
+
+CONFIG = {"seed": 0, "steps": 5, "reward": {"gated": True, "weights": (1.0, 2.0)}}
+
+
+def test_the_metric_page_is_the_table(repository):
+  page = (repository / "docs/metrics.md").read_text(encoding="utf-8")
+  assert page == metrics.metrics_page(), "run: python -m searchjax.dist.metrics > docs/metrics.md"
+
+
+def test_every_metric_is_described():
+  for name, metric in run_log.METRICS.items():
+    assert metric.name == name
+    assert metric.formula and metric.unit and metric.healthy and metric.stages
+    assert set(metric.stages.split()) <= {"sft", "rm", "grpo"}
+    assert metric.low <= metric.high
+
+
+def test_a_run_writes_its_config_first_and_then_a_line_a_step(tmp_path, capsys):
+  with RunLog(tmp_path / "sft", CONFIG, total_steps=2) as log:
+    assert json.loads((tmp_path / "sft/config.json").read_text())["reward"]["weights"] == [1.0, 2.0]
+    log.write(0, {"loss": 2.0, "grad_norm": jnp.float32(0.5)})
+    log.write(1, {"loss": np.float64(1.0)})
+  lines = (tmp_path / "sft/metrics.jsonl").read_text().splitlines()
+  assert [json.loads(line) for line in lines] == [
+    {"step": 0, "loss": 2.0, "grad_norm": 0.5},
+    {"step": 1, "loss": 1.0},
+  ]
+  assert list((tmp_path / "sft/tensorboard").glob("events.*"))
+  assert "sft 2/2  loss 1" in capsys.readouterr().out
+
+
+def test_an_unknown_metric_names_the_nearest(tmp_path):
+  with RunLog(tmp_path, CONFIG, total_steps=1) as log:
+    with pytest.raises(ValueError, match='unknown metric "base_rewards"; nearest: "base_reward"'):
+      log.write(0, {"base_rewards": 1.0})
+  assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_the_folder_of_another_run_is_refused_and_left_alone(tmp_path):
+  with RunLog(tmp_path, CONFIG, total_steps=1) as log:
+    log.write(0, {"loss": 1.0})
+  before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+  other = CONFIG | {"seed": 1}
+  with pytest.raises(ValueError, match="work folder of another run.*seed .there 0, here 1."):
+    RunLog(tmp_path, other, total_steps=1)
+  assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_folder_with_files_but_no_config_is_refused(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text("{}\n")
+  with pytest.raises(ValueError, match="holds metrics.jsonl but no config.json"):
+    RunLog(tmp_path, CONFIG, total_steps=1)
+
+
+def test_c1_a_resumed_run_has_the_lines_of_one_never_stopped(tmp_path):
+  def run(folder, steps, resume):
+    with RunLog(folder, CONFIG, total_steps=5, resume_step=resume) as log:
+      for step in steps:
+        log.write(step, {"loss": 1.0 / (step + 1)})
+
+  run(tmp_path / "whole", range(5), 0)
+  run(tmp_path / "killed", range(4), 0)
+  with (tmp_path / "killed/metrics.jsonl").open("a") as file:
+    file.write('{"step": 4, "lo')  # The line that the kill cut.
+  run(tmp_path / "killed", range(2, 5), 2)  # The checkpoint was of two finished steps.
+  whole, killed = (tmp_path / f"{name}/metrics.jsonl" for name in ("whole", "killed"))
+  assert whole.read_text() == killed.read_text()
+
+
+def test_numbers_that_are_not_finite_are_valid_json_and_read_as_nan(tmp_path, capsys):
+  with RunLog(tmp_path, CONFIG, total_steps=1) as log:
+    log.write(0, {"loss": math.nan, "grad_norm": math.inf})
+  path = tmp_path / "metrics.jsonl"
+  json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+  assert math.isnan(run_log.read_metrics(path)[0]["loss"])
+  assert "outside its healthy range: loss nan" in capsys.readouterr().out
+
+
+def test_w6_values_out_of_range_are_alarms_and_said_once(tmp_path, capsys):
+  assert metrics.alarms({"grad_norm": 99.0, "generated_length": 12.0}) == []
+  names = [text.split()[0] for text in metrics.alarms({"grad_norm": 1e4, "generated_length": 0.0})]
+  assert names == ["grad_norm", "generated_length"]
+  with RunLog(tmp_path, CONFIG, total_steps=2) as log:
+    log.write(0, {"grad_norm": 1e4})
+    log.write(1, {"grad_norm": 1e4})
+  assert capsys.readouterr().out.count("outside its healthy range") == 1
+
+
+def test_rollouts_are_written_whole_with_arrays_as_lists(tmp_path):
+  with RunLog(tmp_path, CONFIG, total_steps=1) as log:
+    path = log.rollouts(12, [{"tokens": np.arange(3), "logp": jnp.ones(2), "text": "Ñandú\u2028"}])
+    assert path.name == "step_000012.jsonl"
+
+    def broken():
+      yield {"a": 1}
+      raise KeyError("while scoring")
+
+    with pytest.raises(KeyError):
+      log.rollouts(13, broken())
+  record = json.loads(path.read_text(encoding="utf-8"))
+  assert record == {"tokens": [0, 1, 2], "logp": [1.0, 1.0], "text": "Ñandú\u2028"}
+  assert [file.name for file in (tmp_path / "rollouts").iterdir()] == ["step_000012.jsonl"]
+
+
+def test_a_stage_is_found_beside_the_run_or_beside_a_parent(tmp_path):
+  with RunLog(tmp_path / "sft", CONFIG, total_steps=1):
+    pass
+  assert run_log.find_stage(tmp_path / "rm", "sft") == tmp_path / "sft"
+  assert run_log.find_stage(tmp_path / "ablation/anchored/seed_0", "sft") == tmp_path / "sft"
+  with pytest.raises(ValueError, match='no finished stage "rm" beside'):
+    run_log.find_stage(tmp_path / "grpo", "rm")
+
+
+def test_a_closed_log_leaves_no_thread(tmp_path):
+  before = threading.active_count()
+  log = RunLog(tmp_path, CONFIG, total_steps=1)
+  log.write(0, {"loss": 1.0})
+  log.close()
+  log.close()
+  deadline = time.monotonic() + 5
+  while threading.active_count() > before and time.monotonic() < deadline:
+    time.sleep(0.02)  # TensorBoard's writer ends on its own, a moment later.
+  assert threading.active_count() <= before

@@ -1,0 +1,159 @@
+"""Config files, overrides and how an entry point fails."""
+
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+
+from searchjax.dist import settings
+
+CONFIG = '''"""A recipe card."""
+import ml_collections
+
+def get_config(variant=""):
+  if variant not in ("", "smoke"):
+    raise ValueError(f'unknown variant "{variant}"; known: smoke')
+  config = ml_collections.ConfigDict()
+  config.seed = 0
+  config.steps = 3 if variant else 300
+  config.limit = ml_collections.config_dict.placeholder(int)
+  config.reward = ml_collections.ConfigDict(
+    dict(tool_penalty="anchored", weights=(0.5, 0.2), gated=True, eps=1e-6)
+  )
+  return config
+'''
+
+
+@pytest.fixture
+def config_file(tmp_path):
+  path = tmp_path / "some_tiny.py"
+  path.write_text(CONFIG)
+  return str(path)
+
+
+def test_a_config_file_is_loaded_and_frozen(config_file):
+  config = settings.load_config(config_file)
+  assert config.steps == 300 and config.reward.tool_penalty == "anchored"
+  assert isinstance(config, ml_collections.ConfigDict)
+  with pytest.raises((AttributeError, ValueError)):
+    config.steps = 4
+
+
+def test_the_variant_after_the_colon_reaches_get_config(config_file):
+  assert settings.load_config(config_file + ":smoke").steps == 3
+  with pytest.raises(ValueError, match='unknown variant "smok"'):
+    settings.load_config(config_file + ":smok")
+
+
+@pytest.mark.parametrize(
+  ("override", "key", "expected"),
+  [
+    ("--config.seed=7", "seed", 7),
+    ("seed=-7", "seed", -7),
+    ("--config.reward.eps=1", "reward.eps", 1.0),
+    ("--config.reward.eps=5e-2", "reward.eps", 0.05),
+    ("--config.reward.gated=false", "reward.gated", False),
+    ("--config.reward.gated=True", "reward.gated", True),
+    ("--config.reward.tool_penalty=off", "reward.tool_penalty", "off"),
+    ("--config.reward.tool_penalty=a=b", "reward.tool_penalty", "a=b"),
+    ("--config.reward.weights=(1, 2.5,3)", "reward.weights", (1.0, 2.5, 3.0)),
+    ("--config.reward.weights=1,2", "reward.weights", (1.0, 2.0)),
+    ("--config.limit=5", "limit", 5),
+  ],
+)
+def test_an_override_is_read_as_the_type_that_stands_there(config_file, override, key, expected):
+  value = settings.load_config(config_file, [override])
+  for name in key.split("."):
+    value = value[name]
+  assert value == expected and type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+  ("override", "message"),
+  [
+    (
+      "--config.reward.tool_penalti=off",
+      'unknown config key "reward.tool_penalti".*"reward.tool_penalty"',
+    ),
+    ("--config.tool_penalty=off", 'unknown config key "tool_penalty".*"reward.tool_penalty"'),
+    ("--config.sed=1", 'unknown config key "sed"; nearest: "seed"'),
+    ("--config.seed.x=1", 'unknown config key "seed.x"'),
+    ("--config.seed=1.5", 'key "seed" expects int .now 0., got "1.5"'),
+    ("--config.reward.gated=maybe", 'key "reward.gated" expects true or false'),
+    ("--config.reward.eps=tiny", 'key "reward.eps" expects float'),
+    ("--config.reward.weights=1,x", 'key "reward.weights" expects float'),
+    ("--config.reward=1", 'key "reward" is a group; set one of its keys: reward'),
+    ("--config.seed", "has no value"),
+  ],
+)
+def test_a_bad_override_says_what_is_wrong(config_file, override, message):
+  with pytest.raises(ValueError, match=message):
+    settings.load_config(config_file, [override])
+
+
+def test_a_missing_file_names_its_neighbour(config_file):
+  with pytest.raises(ValueError, match="no config file .*some_tinny.py.*nearest.*some_tiny.py"):
+    settings.load_config(config_file.replace("tiny", "tinny"))
+
+
+def test_files_that_are_no_configs_are_refused(tmp_path):
+  cases = {
+    "a.py": ("x = 1", "has no function get_config"),
+    "b.py": ("def get_config(: pass", "b.py, line 1"),
+    "c.py": ("def get_config(): return {}", "must return a ConfigDict, got dict"),
+    "d.txt": ("hello", "not a Python file"),
+  }
+  for name, (text, message) in cases.items():
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+      settings.load_config(str(tmp_path / name))
+
+
+def _run(argv, main=lambda config, workdir: None):
+  settings.run_main(main, "Test.", argv=argv)
+
+
+def test_run_main_hands_over_config_and_workdir(config_file, tmp_path):
+  seen = {}
+  arguments = ["--config", config_file, "--workdir", str(tmp_path / "w"), "--config.seed", "3"]
+  _run(arguments, lambda config, workdir: seen.update(seed=config.seed, workdir=workdir))
+  assert seen == {"seed": 3, "workdir": tmp_path / "w"}
+  assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+  "extra",
+  [["--config.sed=1"], ["--config.seed=x"], ["--wrkdir=x"], ["--config.seed"], ["loose"]],
+)
+def test_bad_arguments_give_one_line_and_exit_code_2(config_file, tmp_path, capsys, extra):
+  with pytest.raises(SystemExit) as exit_info:
+    _run(["--config", config_file, "--workdir", str(tmp_path / "w"), *extra])
+  captured = capsys.readouterr()
+  assert exit_info.value.code == 2 and captured.out == ""
+  assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
+  assert not (tmp_path / "w").exists()
+
+
+def test_a_value_error_of_a_library_keeps_its_traceback(config_file, tmp_path):
+  def main(config, workdir):
+    raise ValueError("from a test file, which is not searchjax")
+
+  with pytest.raises(ValueError, match="from a test file"):
+    _run(["--config", config_file, "--workdir", str(tmp_path)], main)
+
+
+def test_a_multi_line_message_becomes_one_line(config_file, tmp_path, capsys):
+  def main(config, workdir):
+    settings.load_config("no\nsuch.py")
+
+  with pytest.raises(SystemExit):
+    _run(["--config", config_file, "--workdir", str(tmp_path)], main)
+  assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_subprocess_leaves_with_code_2(tmp_path, plain_environment):
+  command = [sys.executable, "-m", "searchjax.figures", "--workdir", str(tmp_path / "none")]
+  done = subprocess.run(command, env=plain_environment, capture_output=True, text=True, check=False)
+  assert done.returncode == 2 and done.stdout == ""
+  assert done.stderr.startswith("error: no run folder") and done.stderr.count("\n") == 1
