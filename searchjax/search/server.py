@@ -4,6 +4,8 @@
 
   POST /search {"query": str, "num_results": int, "world": int | null}
        -> {"results": [{"title", "url", "snippet"}]}
+  POST /search {"searches": [{"query", "num_results", "world"}, ...]}, several at once
+       -> {"answers": [{"results": [...]}, ...]}
   GET  /health -> {"status": "ok", "pages": int}
 
 A world other than null renames every entity (worlds.py): the query is read under that world's
@@ -39,6 +41,7 @@ from searchjax.search.index import SearchIndex
 from searchjax.search.worlds import World, name_banks
 
 MAX_RESULTS = 100
+MAX_SEARCHES = 1024
 START_TIMEOUT_S = 120.0
 
 
@@ -73,16 +76,27 @@ class SearchService:
     return results
 
 
-def read_request(body: bytes, renameable: bool) -> tuple[str, int, int | None]:
-  """Checks a search request.
+def read_body(body: bytes) -> dict:
+  """The JSON object that a request's body holds.
 
   Raises:
-    ValueError: one clear line about the first thing that is wrong.
+    ValueError: it holds none.
   """
   try:
     request = json.loads(body)
   except (json.JSONDecodeError, UnicodeDecodeError) as error:
     raise ValueError(f"the body is not JSON: {error}") from error
+  if not isinstance(request, dict):
+    raise ValueError("expected a JSON object with \"query\"")
+  return request
+
+
+def check_search(request: dict, renameable: bool) -> tuple[str, int, int | None]:
+  """Checks one search: query, number of results, world.
+
+  Raises:
+    ValueError: one clear line about the first thing that is wrong.
+  """
   if not isinstance(request, dict):
     raise ValueError("expected a JSON object with \"query\"")
   query, count, world = request.get("query"), request.get("num_results", 10), request.get("world")
@@ -102,10 +116,15 @@ def make_app(service: SearchService, renameable: bool) -> Starlette:
 
   async def search(request: Request) -> Response:
     try:
-      query, count, world = read_request(await request.body(), renameable)
+      body = read_body(await request.body())
+      if "searches" not in body:
+        return _json({"results": service.search(*check_search(body, renameable))})
+      if not isinstance(body["searches"], list) or len(body["searches"]) > MAX_SEARCHES:
+        raise ValueError(f"expected \"searches\" as a list of at most {MAX_SEARCHES}")
+      searches = [check_search(one, renameable) for one in body["searches"]]
     except ValueError as error:
       return _json({"error": str(error)}, 400)
-    return _json({"results": service.search(query, count, world)})
+    return _json({"answers": [{"results": service.search(*one)} for one in searches]})
 
   async def health(request: Request) -> Response:
     del request

@@ -183,7 +183,7 @@ def _place_names(bank, forbidden: set[str]) -> tuple[list[str], list[str], list[
     name = left[:max(2, len(left) // 2)] + right[len(right) // 2:]
     if draw.random() < 0.15:
       name = f"{name} {draw.choice(singles)}"
-    if 4 <= len(name) <= 18:
+    if 4 <= len(name) <= 18 and not re.search(r"(.)\1\1", name.casefold()):
       add(name)
   mixed = list(names.values())
   draw.shuffle(mixed)
