@@ -208,6 +208,12 @@ class ChatFormat:
     parts = [_Part("\n<|im_start|>user\n", True), _Part(text.strip(), False)]
     return self._encode([*parts, _Part(END + "\n" + _opening(enable_thinking), True)])
 
+  def encode_alternative(self, content: str) -> list[int]:
+    """Encodes another whole answer to the same prompt, to stand after a finished one."""
+    return self._encode([
+      _Part("\n" + _opening(False), True), _Part(content.strip(), False), _Part(END, True)
+    ])
+
   def turn_suffix(self, sampled: Sequence[int]) -> list[int]:
     """Ids to append so that a sampled turn is closed; the agent did not write them (mask False)."""
     return [] if sampled and sampled[-1] in self.stop_ids else [self.stop_ids[0]]

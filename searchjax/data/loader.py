@@ -30,9 +30,10 @@ class BatchStream:
 
   def __init__(self, iterator, *, dropped: Mapping[str, int], padded_rows: int = 0,
                batches: int | None = None):
-    self._iterator = iterator
-    # A thread that still prepares batches when the interpreter ends would abort the process.
-    self._finish = weakref.finalize(self, getattr(iterator, "close", lambda: None))
+    # A thread that still prepares batches when the interpreter ends would abort the process, so
+    # the iterator is held where the finaliser can close it and let it go before that.
+    self._held = [iterator]
+    self._finish = weakref.finalize(self, _let_go, self._held)
     self.dropped = dict(dropped)
     self.padded_rows = padded_rows
     self.batches = batches
@@ -41,19 +42,30 @@ class BatchStream:
     return self
 
   def __next__(self) -> dict[str, np.ndarray]:
-    return next(self._iterator)
+    return next(self._open())
 
   def get_state(self) -> dict[str, Any]:
     """The position after the last batch handed out; JSON-able, and free of prefetched batches."""
-    return self._iterator.get_state()
+    return self._open().get_state()
 
   def set_state(self, state: Mapping[str, Any]) -> None:
     """Goes to a stored position of a stream made with the same arguments."""
-    self._iterator.set_state(dict(state))
+    self._open().set_state(dict(state))
 
   def close(self) -> None:
     """Stops the preparing thread; also done when the stream is let go or the process ends."""
     self._finish()
+
+  def _open(self):
+    if not self._held:
+      raise ValueError("this stream of batches was closed")
+    return self._held[0]
+
+
+def _let_go(held: list) -> None:
+  """Closes the held iterator, if any, and drops it."""
+  while held:
+    getattr(held.pop(), "close", lambda: None)()
 
 
 class _Pad(grain.transforms.Map):
@@ -75,7 +87,7 @@ class _Pad(grain.transforms.Map):
 def sft_batches(
   examples: Mapping[str, Sequence[Example]],
   *,
-  weights: Mapping[str, float],
+  weights: Mapping[str, float | int],
   rows: int,
   length: int,
   seed: int,

@@ -16,6 +16,7 @@ Spec     issue part "policy"; TINY, "Tokenise names and text in separate segment
 
 import argparse
 import collections
+import itertools
 import json
 import pathlib
 import re
@@ -42,14 +43,16 @@ MARKUP = (
   "\n</tool_response>\n<tool_response>\n",
   "\n</tool_response><|im_end|>\n" + _ANSWER,
   "<|im_end|>\n" + _ANSWER,
+  "\n" + _ANSWER,
   "<tool_call>\n<function=search_web>\n<parameter=query>\n",
   "\n</parameter>\n</function>\n</tool_call>",
   "\n</think>\n\n",
 )
 GLUE = (
   " is the ", " is a ", " is ", " of the ", " of ", " in the ", " in ", " and ", " has a ",
-  " lies in the ", " serves the ", " with the ", " the ", " a ", " to ", " with ", " by ", " or ",
-  "The ", "the ", "What is the ", "Which ", "In which ", "Name the ", "Its ", "It is ", "a ", "A ",
+  " lies in the ", " serves the ", " served by ", " holding the ", " holding ", " with the ",
+  " the ", " a ", " to ", " with ", " by ", " or ", "The ", "the ", "What is the ", "What is ",
+  "Which ", "In which ", "Name the ", "Name ", "Tell me the ", "Tell me ", "Write ", "Say ", "Its ", "It is ", "a ", "A ",
   "of ", ": ", ", ", "No results.", "Search failed: ", "Error: ", "You may search at most ",
   " times.", " time.", "Reply with the word ", "Reply with ", "I do not know", "I could not find ",
   "The answer is ",
@@ -156,7 +159,7 @@ def load_tokenizer(path: str | pathlib.Path | None = None) -> tokenizers.Tokeniz
 def wording_words(wordings: Iterable[str], *, least: int = 1) -> list[str]:
   """The lower-case words of two letters or more that stand in at least `least` wordings."""
   counts = collections.Counter(
-    word for text in wordings for word in set(re.findall(r"[a-z]{2,}", text))
+    word for text in wordings for word in set(re.findall(r"(?<![^\W\d_])[a-z]{2,}(?![^\W\d_])", text))
   )
   return sorted(word for word, count in counts.items() if count >= least)
 
@@ -173,12 +176,13 @@ def _text_of(entry: str) -> str:
   return decoders.ByteLevel().decode([entry])
 
 
-def atlas_training_text() -> tuple[list[str], list[str], list[str]]:
-  """(names to learn merges on, wordings, names that may not be one token) of the packaged atlas.
+def atlas_training_text() -> tuple[list[str], list[str], list[str], list[str]]:
+  """Names to learn merges on, wordings, compounds of them, and names that may not be one token.
 
   Held-out entities lend no name. Every name of four letters or more is barred from being a token.
   """
-  from searchjax.data.rubrics import WORDINGS as chat_wordings  # here: training only
+  # Imported here: only training needs the atlas and the wordings.
+  from searchjax.data import pairs, questions, rubrics
   from searchjax.search.atlas import TEMPLATES, load_atlas
   atlas = load_atlas()
   learn_from = list(atlas.names_bank)
@@ -189,8 +193,18 @@ def atlas_training_text() -> tuple[list[str], list[str], list[str]]:
     if atlas.split_of(entity.id) != "heldout" and entity.kind != "airport":
       # Countries and currencies stand in every chain, towns in few: weigh them so.
       learn_from += [entity.name] * (1 if entity.kind == "city" else 4)
-  wordings = [re.sub(r"\{\w\}", " ", text) for text in TEMPLATES.values()]
-  return learn_from, wordings + list(chat_wordings), barred
+  wordings = [
+    *TEMPLATES.values(), *itertools.chain(*questions.PHRASES.values()),
+    *questions.QUERY_WORDS.values(), *questions.FRAMES, *questions.START.values(),
+    *pairs.FILLER, pairs.UNKNOWN,
+  ]
+  wordings = [re.sub(r"\{\w+\}", " ", text) for text in wordings]
+  compounds = {
+    match for text in wordings for match in re.findall(
+      r"\b(?:largest|calling|internet|highest|lowest|only|main|phone|time|atomic|capital) "
+      r"(?:city|country|code|point|airport|language|zone|number)\b", text)
+  }
+  return learn_from, [*wordings, *rubrics.WORDINGS], sorted(compounds), barred
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -199,11 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--out", default=str(PACKAGED), help="where tokenizer.json is written")
   parser.add_argument("--entries", type=int, default=512, help="bytes and merges together")
   options = parser.parse_args(arguments)
-  names, wordings, barred = atlas_training_text()
-  from searchjax.search.atlas import TEMPLATES
-  relations = [key.replace("_", " ") for key in TEMPLATES if "_" in key]  # "calling code", ...
+  names, wordings, compounds, barred = atlas_training_text()
   tokenizer = train_tokenizer(
-    names, options.entries, words=wording_words(wordings), glue=(*GLUE, *relations),
+    names, options.entries, words=wording_words(wordings), glue=(*GLUE, *compounds),
     blocked=barred,
   )
   pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
