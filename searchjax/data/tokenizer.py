@@ -182,7 +182,7 @@ def atlas_training_text() -> tuple[list[str], list[str], list[str], list[str]]:
   Held-out entities lend no name. Every name of four letters or more is barred from being a token.
   """
   # Imported here: only training needs the atlas and the wordings.
-  from searchjax.data import pairs, questions, rubrics
+  from searchjax.data import demonstrations, pairs, questions, rubrics
   from searchjax.search.atlas import TEMPLATES, load_atlas
   atlas = load_atlas()
   learn_from = list(atlas.names_bank)
@@ -196,7 +196,8 @@ def atlas_training_text() -> tuple[list[str], list[str], list[str], list[str]]:
   wordings = [
     *TEMPLATES.values(), *itertools.chain(*questions.PHRASES.values()),
     *questions.QUERY_WORDS.values(), *questions.FRAMES, *questions.START.values(),
-    *pairs.FILLER, pairs.UNKNOWN,
+    *pairs.FILLER, pairs.UNKNOWN, *demonstrations.EMPTY_QUERIES, *demonstrations.FAILURES,
+    demonstrations.budget_statement(1), demonstrations.BUDGET_USED_UP,
   ]
   wordings = [re.sub(r"\{\w+\}", " ", text) for text in wordings]
   compounds = {
