@@ -151,15 +151,14 @@ def _inline_svg(text: str, part: figures.Part) -> str:
   """Matplotlib's SVG as an element of the page: own identifiers, the page's colours and font."""
   text = text[text.index("<svg") :]
   text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-  used = set(re.findall(r"#([\w-]+)\)|href=\"#([\w-]+)\"", text))
-  referenced = {name for pair in used for name in pair if name}
+  referenced = set(re.findall(r'(?:url\(|href=")#([^)"]+)[)"]', text))
 
   def rename(match: re.Match) -> str:
     return f' id="{part.name}-{match[1]}"' if match[1] in referenced else ""
 
-  text = re.sub(r' id="([\w-]+)"', rename, text)
-  text = re.sub(r"url\(#([\w-]+)\)", rf"url(#{part.name}-\1)", text)
-  text = re.sub(r'href="#([\w-]+)"', rf'href="#{part.name}-\1"', text)
+  text = re.sub(r' id="([^"]+)"', rename, text)
+  text = re.sub(r"url\(#([^)]+)\)", rf"url(#{part.name}-\1)", text)
+  text = re.sub(r'href="#([^"]+)"', rf'href="#{part.name}-\1"', text)
   for colour, variable in COLOUR_VARIABLES.items():
     text = text.replace(colour, f"var({variable})")
   text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", text)

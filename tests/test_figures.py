@@ -1,0 +1,138 @@
+"""Figures and tables from a run folder's files."""
+
+import csv
+import json
+import shutil
+
+import fake_run
+import numpy as np
+import pytest
+
+from searchjax import figures
+from searchjax.dist import run_log
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  return fake_run.build(tmp_path_factory.mktemp("figures") / "W", steps=20)
+
+
+def test_a_finished_run_gives_every_figure_and_table(run, capsys):
+  figures.main(run)
+  written = {path.name for path in (run / "figures").iterdir()}
+  names = [part.name for part in figures.PARTS]
+  assert {f"{name}.{kind}" for name in names for kind in ("png", "svg")} <= written
+  assert {"table2.md", "table2.csv", "ablation.md"} <= written
+  assert "not drawn" not in capsys.readouterr().out
+  assert set(json.loads((run / "ablation/results.json").read_text())["arms"]) == {
+    "anchored",
+    "unconditional",
+  }
+
+
+def test_the_lines_are_the_files_numbers(run):
+  axes = figures.draw(figures.PARTS[0], run).axes
+  rows = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
+  drawn = axes[0].lines[0].get_ydata()
+  assert np.allclose(drawn, [row["base_reward"] for row in rows])
+  assert np.allclose(axes[1].lines[0].get_ydata(), [row["preference"] for row in rows])
+
+
+def test_published_numbers_are_labelled_as_published(run):
+  by_name = {part.name: part for part in figures.PARTS}
+  labels = [
+    text.get_text() for text in figures.draw(by_name["figure5"], run).legends[0].get_texts()
+  ]
+  assert "Large (published, FRAMES)" in labels and "SFT + RL" in labels
+  axis = figures.draw(by_name["figure6"], run).axes[1]
+  assert axis.get_title("left") == "Published: FRAMES, b = 4"
+  points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines]
+  assert points == [(2.0, 0.739), (8.5, 0.678), (15.3, 0.624)]
+
+
+def test_the_same_run_gives_the_same_svg(run):
+  part = figures.PARTS[2]
+  assert figures.svg(figures.draw(part, run)) == figures.svg(figures.draw(part, run))
+
+
+def test_table2_has_a_row_a_policy_and_decoding(run, monkeypatch):
+  rows = figures.table2(run)
+  assert [(row["policy"], row["decoding"]) for row in rows] == [
+    (policy, mode) for policy in ("Base", "SFT", "SFT + RL") for mode in ("greedy", "T = 1")
+  ]
+  assert rows[4]["accuracy"] == "0.930 [0.880, 0.980]" and rows[4]["calls"] == "2.10 [1.90, 2.30]"
+  assert rows[0]["preference"] == "-" and rows[4]["2 hops"] == "0.870"
+  monkeypatch.setattr(figures, "PARTS", ())
+  figures.main(run)
+  with (run / "figures/table2.csv").open() as file:
+    assert list(csv.DictReader(file)) == rows
+
+
+def test_w5_the_table_says_provider_date_and_judge(run):
+  text = " ".join(figures.table2_notes(run))
+  assert "search provider: atlas; date: 2026-05-01; judge: rule-based answer matcher" in text
+  assert "temperature 1.0" in text
+
+
+def test_missing_parts_are_said_and_the_rest_is_drawn(run, tmp_path, capsys):
+  partial = tmp_path / "partial"
+  shutil.copytree(run / "grpo", partial / "grpo")
+  figures.main(partial)
+  output = capsys.readouterr().out
+  assert "figure2, figure3, figure4" in output
+  for name in ("figure5", "figure6", "table2", "ablation"):
+    assert f"not drawn: {name}: " in output
+  assert "results.json is missing; run searchjax.evaluate" in output
+
+
+def test_an_absent_or_empty_folder_is_bad_input(tmp_path):
+  with pytest.raises(ValueError, match="no run folder"):
+    figures.main(tmp_path / "none")
+  with pytest.raises(ValueError, match="nothing to draw"):
+    figures.main(tmp_path)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_file_is_named_with_its_line(run, tmp_path):
+  (tmp_path / "grpo").mkdir()
+  (tmp_path / "grpo/metrics.jsonl").write_text(
+    '{"step": 0, "base_reward": 1}\nnot json\n{"step": 2}\n'
+  )
+  with pytest.raises(ValueError, match="metrics.jsonl, line 2 is not JSON"):
+    figures.draw(figures.PARTS[0], tmp_path)
+
+
+def test_one_step_and_values_that_are_not_finite_can_be_drawn(tmp_path):
+  (tmp_path / "grpo").mkdir()
+  path = tmp_path / "grpo/metrics.jsonl"
+  row = {
+    "step": 0,
+    "base_reward": None,
+    "preference": 0.5,
+    "grad_norm": 1.0,
+    "kl_k1": 0.0,
+    "kl_k3": 0.0,
+  }
+  path.write_text(json.dumps(row) + "\n")
+  for part in (figures.PARTS[0], figures.PARTS[2]):
+    figures.svg(figures.draw(part, tmp_path))
+
+
+def test_the_ablations_final_numbers_are_means_of_the_last_steps(run):
+  record = figures.collect_ablation(run)["arms"]["anchored"]
+  assert record["seeds"] == [0, 1, 2] and len(record["curves"]) == len(record["final"]) == 3
+  last = record["curves"][1][-1]  # Ten steps: the last tenth is one step.
+  assert record["final"][1] == {"accuracy": last["base_reward"], "calls": last["tool_calls"]}
+
+
+def test_an_ablation_can_be_read_from_its_results_alone(run, tmp_path):
+  run_log.write_json(tmp_path / "ablation/results.json", figures.collect_ablation(run))
+  assert figures.collect_ablation(tmp_path) == figures.collect_ablation(run)
+
+
+def test_a_running_mean_keeps_length_and_constants():
+  values = np.full(47, 0.25)
+  assert np.allclose(figures._smooth(values), values)
+  ramp = np.arange(60.0)
+  assert np.allclose(figures._smooth(ramp), ramp)  # Symmetric windows do not bend a straight line.
+  assert len(figures._smooth(np.asarray([np.nan]))) == 1
