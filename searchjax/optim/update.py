@@ -32,31 +32,27 @@ def init_state(params: dict, optimizer: optax.GradientTransformation) -> TrainSt
 
 
 def make_gradient(loss: Callable) -> Callable:
-  """Jits `(params, batch, total) -> total + (gradient, sums)`.
+  """Jits `(params, batch, total) -> (total + gradient, sums)`.
 
   Args:
-    loss: `(params, batch) -> (summed loss, {name: sum})`; its gradient and sums are added up.
+    loss: `(params, batch) -> (summed loss, {name: number})`.
 
   Returns:
-    A function whose `total` is None at first, then its own earlier result (donated).
+    A function whose `total` is None for the first micro-batch, then its own earlier result (donated);
+    `sums` are this micro-batch's "loss" and numbers.
   """
 
-  def gradient(params, batch):
+  def gradient(params, batch, total=None):
     (value, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
+    if total is not None:
+      grads = jax.tree.map(jnp.add, total, grads)
     return grads, {"loss": value} | sums
 
-  first = jax.jit(gradient)
-  add = jax.jit(
-    lambda params, batch, total: jax.tree.map(jnp.add, total, gradient(params, batch)),
-    donate_argnums=2,
-  )
-  return lambda params, batch, total=None: (
-    first(params, batch) if total is None else add(params, batch, total)
-  )
+  return jax.jit(gradient, donate_argnames="total")
 
 
 def make_update(optimizer: optax.GradientTransformation) -> Callable:
-  """Jits `(state, gradient sum, denominator) -> (state, gradient norm)`; state and sum are donated.
+  """Jits `(state, gradient sum, denominator) -> (state, gradient norm)`; the state is donated.
 
   A denominator of 0 (no token or rollout counted) gives a zero gradient.
   """
@@ -68,4 +64,4 @@ def make_update(optimizer: optax.GradientTransformation) -> Callable:
     params = optax.apply_updates(state.params, changes)
     return TrainState(params, moments, state.step + 1), optax.global_norm(grads)
 
-  return jax.jit(update, donate_argnums=(0, 1))
+  return jax.jit(update, donate_argnums=0)

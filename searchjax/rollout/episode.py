@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchjax.data.chat import ChatFormat, ToolCall
-from searchjax.search.tool import ToolOutcome, model_failure
-
-BUDGET_USED_UP = "the search budget is used up, answer now"
+from searchjax.search.tool import BUDGET_USED_UP, ToolOutcome, model_failure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +127,7 @@ class Episode:
       self.malformed_calls += 1
       return _done(ToolOutcome(attempt, "model_failure", False, "malformed call"))
     self.searches += 1
-    return self.tool.submit(attempt, self.question.world)
+    return self.tool.submit(attempt, getattr(self.question, "world", None))
 
   def _finish(self, stop: str) -> None:
     self.stop, self.finished = stop, True

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from searchjax.data.chat import ChatFormat
+from searchjax.data.demonstrations import budget_statement
 from searchjax.rollout.engine import Engine
 from searchjax.rollout.episode import Episode, Limits
 
@@ -88,11 +89,6 @@ def prompt_messages(text: str, budget: int | None) -> list[dict]:
   """The conversation's beginning; a stated budget is a system message."""
   system = [] if budget is None else [{"role": "system", "content": budget_statement(budget)}]
   return [*system, {"role": "user", "content": text}]
-
-
-def budget_statement(budget: int) -> str:
-  """The system prompt of budget-forced runs; demonstrations use the same words."""
-  return f"You may search at most {budget} times."
 
 
 def group_array(groups: list[list[Episode]], attribute: str, dtype) -> np.ndarray:

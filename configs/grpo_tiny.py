@@ -1,0 +1,58 @@
+"""GRPO on the tiny SFT policy: gated reward, anchored penalties, token-level importance ratios.
+
+Shows      accuracy rises while calls fall to what the questions need; both penalties fall.
+Hardware   two CPU cores, about 6 minutes.
+Expect     greedy accuracy on held-out entities .9 with 2.0 calls (a perfect agent's).
+Command    python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
+Needs      the SFT and preference runs beside it (runs/tiny/sft, runs/tiny/rm).
+Variants   configs/grpo_tiny.py:smoke; ablations on the command line:
+           --config.reward.tool_penalty=unconditional|off  --config.reward.length_penalty=…
+           --config.reward.aggregation=linear  --config.mismatch=none|sequence_is
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(variant: str = "") -> ConfigDict:
+  c = ConfigDict()
+  c.seed = 0
+  c.steps = 30
+  c.questions_per_step = 16
+  c.group_size = 8
+  c.references = 2
+  c.temperature = 1.0
+  c.mismatch = "token_is"
+  c.truncate_at = 0.0
+  c.invalid_share = 0.2
+  c.rows = 32
+  c.lengths = (128, 192, 256)
+  c.keep_checkpoints = 1
+  c.checkpoint_every = 10
+  c.tokenizer = ""
+  c.optimizer = ConfigDict(
+    dict(peak=5e-4, warmup=3, decay="constant", b2=0.98, weight_decay=0.0, clip_norm=1.0)
+  )
+  c.advantage = ConfigDict(dict(divide_by_std=True, eps=0.05))
+  c.reward = ConfigDict(
+    dict(
+      aggregation="gated", tool_penalty="anchored", length_penalty="anchored",
+      alpha_win=1.0, alpha_lose=0.5, beta_lose=0.1, lambda_tool=0.3, lambda_len=0.2,
+      per_call=0.25, per_token=0.02,
+    )
+  )
+  c.scorer = ConfigDict(dict(rows=32, length=160))
+  c.data = ConfigDict(dict(questions=1200, chats=120, hops=(1, 2, 3), rubric_share=0.1))
+  c.search = ConfigDict(
+    dict(url="", corpus="", max_results=1, timeout_s=10.0, retries=3, titles=False,
+         tools_in_prompt=False)
+  )
+  c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
+  c.engine = ConfigDict(dict(lanes=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  if variant == "smoke":
+    c.steps, c.questions_per_step, c.group_size, c.rows = 3, 4, 4, 8
+    c.data.questions, c.data.chats = 60, 10
+    c.engine.lanes, c.engine.feed_rows, c.scorer.rows = 32, 8, 8
+    c.checkpoint_every = 3
+  elif variant:
+    raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
+  return c

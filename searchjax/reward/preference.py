@@ -1,0 +1,107 @@
+"""The preference model at work: s(τ) = P̄(x, y, y_ref), both orders, each pair scored once.  HOST.
+
+  Δ̄ = ½ [Δ(x, y_a, y_b) − Δ(x, y_b, y_a)],   P̄ = σ(Δ̄)                              (SPEC 2.1)
+
+The model reads prompt and both answers in one sequence, as a user reads them (final answers, no
+thinking, no tool traffic); its scalars at the end of each answer give Δ in that order.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from searchjax.data.chat import ChatFormat
+from searchjax.data.pairs import Pair, encode_pair
+from searchjax.model import forward, heads
+from searchjax.model.config import ModelConfig
+from searchjax.objective.bradley_terry import preference_probability
+
+
+def pair_deltas(params, model: ModelConfig, tokens, segment_ids, ends):
+  """Δ of each row: the scalar at ends[:, 0] minus the one at ends[:, 1]; float32 [B]."""
+  positions = jax.numpy.broadcast_to(
+    jax.numpy.arange(tokens.shape[1], dtype=jax.numpy.int32), tokens.shape
+  )
+  hidden, _ = forward.forward(params, model, tokens, segment_ids, positions)
+  s = heads.scores(params, hidden, ends)
+  return s[:, 0] - s[:, 1]
+
+
+def pair_rows(
+  chat: ChatFormat, pairs: Sequence[Pair], *, rows: int, length: int
+) -> list[dict[str, np.ndarray]]:
+  """Batches of `rows` pairs in both orders.
+
+  Returns:
+    Per batch: "tokens", "segment_ids" [2 rows, T] (the first half in the given order, the second
+    swapped), "ends" [2 rows, 2], "label" and "valid" [rows]; the last batch is filled with invalid
+    rows.
+
+  Raises:
+    ValueError: a pair longer than `length`.
+  """
+  batches = []
+  for start in range(0, len(pairs), rows):
+    chunk = pairs[start : start + rows]
+    tokens = np.full((2, rows, length), chat.pad_id, np.int32)
+    segments, ends = np.zeros((2, rows, length), np.int32), np.zeros((2, rows, 2), np.int32)
+    label, valid = np.full(rows, 0.5, np.float32), np.zeros(rows, bool)
+    for i, pair in enumerate(chunk):
+      label[i], valid[i] = pair.label, True
+      for order in (0, 1):
+        ids, first, second = encode_pair(chat, pair, swapped=bool(order))
+        if len(ids) > length:
+          raise ValueError(
+            f"a pair of {len(ids)} tokens does not fit the preference model's {length}; raise "
+            f"pair_length or lower limits.turn_tokens"
+          )
+        tokens[order, i, : len(ids)], segments[order, i, : len(ids)] = ids, 1
+        ends[order, i] = first, second
+    batches.append(
+      {
+        "tokens": tokens.reshape(-1, length), "segment_ids": segments.reshape(-1, length),
+        "ends": ends.reshape(-1, 2), "label": label, "valid": valid,
+      }
+    )
+  return batches
+
+
+class PreferenceScorer:
+  """P̄ of answers against references, remembering every pair it has scored.
+
+  Args:
+    rows: pairs per device batch.
+    length: tokens of a row.
+  """
+
+  def __init__(self, params, model: ModelConfig, chat: ChatFormat, *, rows: int, length: int):
+    self._params, self._chat, self._rows, self._length = params, chat, rows, length
+    self._known: dict[tuple[str, str, str], float] = {}
+    self._deltas = jax.jit(
+      lambda params, tokens, segments, ends: pair_deltas(params, model, tokens, segments, ends)
+    )
+
+  def score(self, pairs: Sequence[tuple[str, str, str]]) -> np.ndarray:
+    """P̄ of each (prompt, answer, reference): the probability that answer is preferred; float32.
+
+    Equal texts are ½ by symmetry and are not computed.
+    """
+    new = sorted({p for p in pairs if p not in self._known and p[1] != p[2]})
+    for batch, start in zip(
+      pair_rows(
+        self._chat, [Pair(*p, 0.5) for p in new], rows=self._rows, length=self._length
+      ),
+      range(0, len(new), self._rows),
+      strict=True,
+    ):
+      deltas = np.asarray(
+        self._deltas(self._params, batch["tokens"], batch["segment_ids"], batch["ends"])
+      )
+      # encode_pair always subtracts second from first; the equation's second term is turned round.
+      forward_order, swapped = deltas[: self._rows], -deltas[self._rows :]
+      p = np.asarray(preference_probability(forward_order, swapped))
+      self._known.update(
+        {key: float(p[i]) for i, key in enumerate(new[start : start + self._rows])}
+      )
+    return np.array([0.5 if a == b else self._known[x, a, b] for x, a, b in pairs], np.float32)

@@ -1,0 +1,142 @@
+"""From groups of rollouts to rewards: verdicts, preference, penalties, sum.  HOST.
+
+  R = r_base · s − λ_tool pen_tool − λ_len pen_len                                        (SPEC 2)
+
+The equations are in `reward.penalties` and `reward.combine`; this module gathers their inputs.
+
+Letters  Q questions, G rollouts per question.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from searchjax.reward import combine, penalties
+from searchjax.reward.answer import Verdict, judge_answer
+from searchjax.reward.preference import PreferenceScorer
+from searchjax.reward.rubric import all_hold
+
+
+def base_reward(question: Any, answer: str) -> bool:
+  """r_base: the answer matches the ground truth, or all rubrics hold."""
+  if not answer:
+    return False
+  rubrics = getattr(question, "rubrics", None)
+  if rubrics is not None:
+    return all_hold(answer, rubrics)
+  return judge_answer(answer, [question.answer, *question.aliases], question.text) == Verdict.CORRECT
+
+
+def pair_references(references: Sequence[Sequence[Any]], group_size: int) -> list[list[Any]]:
+  """The valid references of each question, paired with its G rollouts cyclically; None if it has none."""
+  paired = []
+  for group in references:
+    usable = [e for e in group if e.valid]
+    paired.append([usable[g % len(usable)] if usable else None for g in range(group_size)])
+  return paired
+
+
+def total_reward(
+  groups: Sequence[Sequence[Any]],
+  references: Sequence[Sequence[Any]],
+  scorer: PreferenceScorer,
+  anchor_keys: jax.Array,
+  config: Mapping,
+) -> dict[str, np.ndarray]:
+  """Rewards of a step's rollouts, by part.
+
+  Args:
+    groups: [Q][G] finished episodes.
+    references: [Q][≥ 1] the reference policy's episodes for the same questions.
+    anchor_keys: one key a question, from (seed, step, question).
+    config: the `reward` section: aggregation, tool_penalty, length_penalty, alpha_win, alpha_lose,
+      beta_lose, lambda_tool, lambda_len, per_call, per_token.
+
+  Returns:
+    [Q, G] arrays "reward", "base", "preference", "tool_penalty", "length_penalty", "penalty"
+    (float32), "valid" (bool), and the counts the penalties read.
+
+  Raises:
+    ValueError: an unknown aggregation or penalty mode.
+  """
+  array = lambda f, dtype: np.array([[f(e) for e in group] for group in groups], dtype)
+  valid = array(lambda e: e.valid, bool)
+  base = array(lambda e: base_reward(e.question, e.final_answer), np.float32)
+  calls = array(lambda e: e.tool_calls, np.int32)
+  failures = array(lambda e: e.tool_failures, np.int32)
+  length = array(lambda e: e.final_length, np.float32)
+  paired = pair_references(references, len(groups[0]))
+  has_reference = np.array([[r is not None for r in row] for row in paired])
+  # −1 says "no valid reference" to length_penalty.
+  ref_length = np.array([[r.final_length if r else -1.0 for r in row] for row in paired], np.float32)
+  # A rollout without a reference has no preference, hence no reward.
+  valid &= has_reference
+  preference = np.zeros(valid.shape, np.float32)
+  wanted = [
+    (q, g) for q, group in enumerate(groups) for g in range(len(group)) if valid[q, g]
+  ]
+  scores = scorer.score(
+    [
+      (groups[q][g].question.text, groups[q][g].final_answer, paired[q][g].final_answer)
+      for q, g in wanted
+    ]
+  )
+  for (q, g), s in zip(wanted, scores, strict=True):
+    preference[q, g] = s
+
+  winner = base > 0.5
+  tool = _tool_penalty(calls, failures, winner, valid, anchor_keys, config)
+  long = _length_penalty(length, ref_length, winner, preference, valid, config)
+  penalty = combine.combined_penalty(tool, long, config["lambda_tool"], config["lambda_len"])
+  if config["aggregation"] == "gated":
+    reward = combine.gated_reward(base, preference, penalty)
+  elif config["aggregation"] == "linear":
+    reward = combine.linear_reward(base, preference, penalty)
+  else:
+    raise ValueError(
+      f'reward.aggregation must be "gated" or "linear", got "{config["aggregation"]}"'
+    )
+  parts = {
+    "reward": reward, "base": base, "preference": preference, "tool_penalty": tool,
+    "length_penalty": long, "penalty": penalty, "valid": valid, "tool_calls": calls,
+    "tool_failures": failures, "length": length, "ref_length": ref_length,
+  }
+  return {name: np.asarray(value) for name, value in parts.items()}
+
+
+def _tool_penalty(calls, failures, winner, valid, keys, config):
+  mode = config["tool_penalty"]
+  if mode == "anchored":
+    low, high = penalties.tool_anchor_range(calls, failures, winner, valid)
+    anchor = penalties.sample_anchor(keys, low, high)
+    return penalties.tool_penalty(
+      calls, failures, winner, valid, anchor, alpha_win=config["alpha_win"],
+      alpha_lose=config["alpha_lose"], beta_lose=config["beta_lose"],
+    )
+  if mode == "unconditional":
+    return penalties.unconditional_tool_penalty(
+      calls, failures, valid, per_call=config["per_call"]
+    )
+  return _off("tool_penalty", mode, valid)
+
+
+def _length_penalty(length, ref_length, winner, preference, valid, config):
+  mode = config["length_penalty"]
+  if mode == "anchored":
+    longest = jnp.max(jnp.where(ref_length >= 0, ref_length, -1.0), axis=1)
+    cap = jnp.where(longest >= 0, longest, jnp.inf).astype(jnp.float32)
+    return penalties.length_penalty(length, ref_length, winner, preference, valid, cap=cap)
+  if mode == "unconditional":
+    return penalties.unconditional_length_penalty(length, valid, per_token=config["per_token"])
+  return _off("length_penalty", mode, valid)
+
+
+def _off(name, mode, valid):
+  if mode != "off":
+    raise ValueError(
+      f'reward.{name} must be "anchored", "unconditional" or "off", got "{mode}"'
+    )
+  return penalties.no_penalty(valid)

@@ -1,0 +1,109 @@
+"""What every stage needs to let a policy search: tokenizer, tool, engine, limits.  HOST."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from searchjax.data.chat import ChatFormat
+from searchjax.data.tokenizer import load_tokenizer
+from searchjax.dist import checkpoint
+from searchjax.model.config import ModelConfig, model_config
+from searchjax.model.params import init_params
+from searchjax.rollout.engine import Engine
+from searchjax.rollout.episode import Episode, Limits
+from searchjax.rollout.group import collect_groups
+from searchjax.search.server import start_server
+from searchjax.search.tool import SEARCH_WEB, SearchTool
+
+
+@dataclasses.dataclass
+class Agent:
+  """Attributes:
+    model: sizes of the policy.
+    chat: the text format.
+    tool: the live search tool.
+    engine: runs conversations.
+    limits: of one rollout.
+    tools: schemas printed in the prompt, or None.
+  """
+
+  model: ModelConfig
+  chat: ChatFormat
+  tool: SearchTool
+  engine: Engine
+  limits: Limits
+  tools: list[dict] | None
+
+  def collect(
+    self, questions: Sequence[Any], params, *, budget: int | None = None, **settings
+  ) -> list[list[Episode]]:
+    """`collect_groups` with this agent's parts; `budget` states and enforces another cap on calls."""
+    limits = self.limits
+    if budget is not None:
+      limits = dataclasses.replace(limits, calls=budget)
+    return collect_groups(
+      questions, params, engine=self.engine, chat=self.chat, tool=self.tool, limits=limits,
+      tools=self.tools, stated_budget=budget is not None, **settings,
+    )
+
+
+@contextlib.contextmanager
+def open_agent(config: Mapping, model: ModelConfig, chat: ChatFormat) -> Iterator[Agent]:
+  """Starts the local search service unless config.search.url names one, and makes the engine.
+
+  Args:
+    config: with sections `search`, `limits` and `engine`.
+
+  Raises:
+    ValueError: the service cannot be reached.
+  """
+  search, limits = config.search, Limits(**config.limits)
+  with contextlib.ExitStack() as stack:
+    url = search.url or stack.enter_context(start_server(search.corpus or None))
+    tool = stack.enter_context(
+      SearchTool(
+        url, max_results=search.max_results, timeout_s=search.timeout_s, retries=search.retries,
+        titles=search.titles,
+      )
+    )
+    tool.check()
+    engine = Engine(model, length=limits.tokens, stop_ids=chat.stop_ids, **config.engine)
+    yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
+
+
+def load_chat(tokenizer: str) -> ChatFormat:
+  """The text format over a tokenizer.json, or over the packaged tiny one for ""."""
+  return ChatFormat(load_tokenizer(tokenizer or None))
+
+
+def new_model(section: Mapping, chat: ChatFormat) -> ModelConfig:
+  """The model of a config's `model` section: a preset with overrides, for this tokenizer."""
+  fields = dict(section)
+  return model_config(fields.pop("preset"), real_vocab_size=chat.vocab_size, **fields)
+
+
+def save_policy(folder, step: int, params: dict, model: ModelConfig) -> None:
+  """Writes a finished stage's parameters, alone, with the sizes they belong to."""
+  directory = f"{folder}/policy"
+  if checkpoint.latest_step(directory) != step:
+    checkpoint.save(directory, step, params, {"model": dataclasses.asdict(model)}, keep=1)
+
+
+def load_policy(folder, value_head: bool = False) -> tuple[dict, ModelConfig]:
+  """Parameters and model that `save_policy` wrote.
+
+  Args:
+    value_head: the stage is a preference model.
+
+  Raises:
+    ValueError: the stage has not finished.
+  """
+  directory = f"{folder}/policy"
+  model = ModelConfig(**checkpoint.read_meta(directory)["model"])
+  shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+  if value_head:
+    shapes["value_head"] = jax.ShapeDtypeStruct((model.hidden_size,), "float32")
+  return checkpoint.restore(directory, shapes)[0], model

@@ -1,0 +1,248 @@
+"""On-policy GRPO with anchored penalties and a reward gated on correctness.  HOST.
+
+  J(θ) = 1/G Σ_i 1/|o_i| Σ_t r_{i,t}(θ) Â_i,   r = π_train / μ_infer,   one update a batch     (SPEC 1.2)
+  R(τ) = r_base · s − λ_tool pen_tool − λ_len pen_len                                          (SPEC 2)
+
+python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
+"""
+
+import pathlib
+import time
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from searchjax.data.loader import rollout_batches
+from searchjax.data.rubrics import rubric_chats
+from searchjax.dist import checkpoint
+from searchjax.dist.run_log import RunLog, find_stage
+from searchjax.dist.settings import run_main
+from searchjax.model import forward, heads
+from searchjax.objective.advantage import group_advantage, group_composition
+from searchjax.objective.mismatch import kl_estimates, largest_ratio
+from searchjax.objective.policy import grpo_objective_sum
+from searchjax.optim.optimizer import adamw
+from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.reward.preference import PreferenceScorer
+from searchjax.reward.total import total_reward
+from searchjax.rollout.agent import load_chat, load_policy, open_agent, save_policy
+from searchjax.rollout.engine import EngineCounts
+from searchjax.rollout.group import group_array, question_hash
+from searchjax.search.atlas import load_atlas
+from searchjax.train_sft import load_questions
+
+
+def grpo_loss(model, *, temperature: float, strategy: str, truncate_at: float | None):
+  """−(sum over rows) of J for one micro-batch from `rollout_batches`, for `make_gradient`."""
+
+  def loss(params, batch):
+    tokens, mask = batch["tokens"], batch["mask"]
+    T = tokens.shape[1]
+    steps = jnp.arange(T, dtype=jnp.int32)
+    segment_ids = (steps[None, :] < batch["lengths"][:, None]).astype(jnp.int32)
+    positions = jnp.broadcast_to(steps, tokens.shape)
+    hidden, _ = forward.forward(params, model, tokens, segment_ids, positions)
+    logp, _ = heads.token_logprobs(params, model, hidden, tokens, temperature=temperature)
+    total, _ = grpo_objective_sum(
+      logp, batch["logp"], mask, batch["advantage"], batch["valid"], strategy=strategy,
+      truncate_at=truncate_at,
+    )
+    kl = kl_estimates(logp, batch["logp"], mask)
+    sums = {
+      "count": mask.sum(), "k1": kl["k1"] * mask.sum(), "k3": kl["k3"] * mask.sum(),
+      "ratio_max": largest_ratio(logp, batch["logp"], mask),
+    }
+    return -total, sums
+
+  return loss
+
+
+def question_stream(atlas, config):
+  """Endless batches of questions: verifiable ones and rubric chats in fixed proportions, by grain."""
+  qa = load_questions(atlas, config.data, "rl", config.seed + 3, config.data.questions)
+  chats = rubric_chats(config.seed + 3, config.data.chats, names=atlas.names_bank)
+  sources = [
+    grain.MapDataset.source(s).seed(config.seed + i).shuffle().repeat()
+    for i, s in enumerate((qa, chats))
+  ]
+  mixed = grain.MapDataset.mix(sources, [1.0 - config.data.rubric_share, config.data.rubric_share])
+  one_thread = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+  return iter(mixed.to_iter_dataset(one_thread).batch(config.questions_per_step, batch_fn=list))
+
+
+def main(config, workdir: pathlib.Path) -> None:
+  if config.engine.get("top_k", 0) or config.engine.get("top_p", 1.0) < 1.0:
+    raise ValueError(
+      "training samples from the full distribution: set engine.top_k=0 and engine.top_p=1.0, or "
+      "the recorded log-probs are not the sampler's"
+    )
+  # ---- policy, reference, preference model -----------------------------------------------------
+  atlas = load_atlas(config.search.corpus or None)
+  chat = load_chat(config.tokenizer)
+  reference, model = load_policy(find_stage(workdir, "sft"))
+  rm_params, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
+  scorer = PreferenceScorer(rm_params, rm_model, chat, **config.scorer)
+  optimizer = adamw(total=config.steps, **config.optimizer)
+  state = init_state(jax.tree.map(jnp.copy, reference), optimizer)
+  stream = question_stream(atlas, config)
+  directory = workdir / "checkpoints"
+  if checkpoint.latest_step(directory) is not None:
+    state, meta = checkpoint.restore(directory, state)
+    stream.set_state(meta["questions"])
+  gradient = make_gradient(
+    grpo_loss(
+      model, temperature=config.temperature, strategy=config.mismatch,
+      truncate_at=config.truncate_at or None,
+    )
+  )
+  update = make_update(optimizer)
+  log = RunLog(workdir, config, total_steps=config.steps, resume_step=int(state.step), title="grpo")
+  anchor_key = jax.random.fold_in(jax.random.key(config.seed), 17)
+
+  with open_agent(config, model, chat) as agent:
+    for step in range(int(state.step), config.steps):
+      # ---- rollouts: the policy's and the frozen reference's --------------------------------------
+      questions = next(stream)
+      agent.engine.counts = EngineCounts()
+      begun = time.monotonic()
+      sample = dict(temperature=config.temperature, seed=config.seed)
+      groups = agent.collect(
+        questions, state.params, group_size=config.group_size, purpose="rollout", step=step, **sample
+      )
+      counts = agent.engine.counts
+      rollout_seconds, begun = time.monotonic() - begun, time.monotonic()
+      references = agent.collect(
+        questions, reference, group_size=config.references, purpose="reference", step=0, **sample
+      )
+
+      # ---- reward and advantage ------------------------------------------------------------------
+      step_key = jax.random.fold_in(anchor_key, step)
+      hashes = np.array([question_hash(q.id) for q in questions], np.uint32)
+      keys = jax.vmap(lambda h, key=step_key: jax.random.fold_in(key, h))(hashes)
+      parts = total_reward(groups, references, scorer, keys, config.reward)
+      advantage = np.asarray(
+        group_advantage(parts["reward"], parts["valid"], **config.advantage)
+      )
+      invalid_share = 1.0 - parts["valid"].mean()
+      if invalid_share > config.invalid_share:
+        raise RuntimeError(
+          f"step {step}: {invalid_share:.0%} of the rollouts are invalid (search or scoring failed), "
+          f"above the limit of {config.invalid_share:.0%}; mend the service and run again to resume"
+        )
+      score_seconds, begun = time.monotonic() - begun, time.monotonic()
+
+      # ---- one update ----------------------------------------------------------------------------
+      records = [
+        {
+          "tokens": e.tokens, "mask": e.mask, "logp": e.logps, "advantage": float(advantage[q, g]),
+          "valid": bool(parts["valid"][q, g]),
+        }
+        for q, group in enumerate(groups) for g, e in enumerate(group)
+      ]
+      # A row of advantage 0 has gradient 0; it counts in the denominator only.
+      used = [r for r in records if r["valid"] and r["advantage"] != 0.0]
+      grads, sums = jax.tree.map(jnp.zeros_like, state.params), []
+      for batch in rollout_batches(
+        used, rows=config.rows, lengths=config.lengths, pad_id=chat.pad_id
+      ):
+        grads, s = gradient(state.params, batch, grads)
+        sums.append(jax.device_get(s))
+      valid_rows = int(parts["valid"].sum())
+      state, grad_norm = update(state, grads, valid_rows)
+      update_seconds = time.monotonic() - begun
+
+      # ---- what happened -------------------------------------------------------------------------
+      metrics = step_metrics(groups, parts)
+      tokens = max(sum(int(s["count"]) for s in sums), 1)
+      metrics |= {
+        "objective": -sum(float(s["loss"]) for s in sums) / max(valid_rows, 1),
+        "grad_norm": float(grad_norm),
+        "kl_k1": sum(float(s["k1"]) for s in sums) / tokens,
+        "kl_k3": sum(float(s["k3"]) for s in sums) / tokens,
+        "ratio_max": max((float(s["ratio_max"]) for s in sums), default=1.0),
+        "skipped_rows": len(records) - len(used),
+        "prefill_tokens": counts.prefill_tokens,
+        "decode_tokens": counts.decode_tokens,
+        "lane_use": counts.decode_tokens / max(counts.lane_steps, 1),
+        "rollout_seconds": rollout_seconds,
+        "score_seconds": score_seconds,
+        "update_seconds": update_seconds,
+      }
+      log.rollouts(step, rollout_records(step, groups, parts, advantage))
+      log.write(step, metrics)
+      if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
+        checkpoint.save(
+          directory, step + 1, state, {"questions": stream.get_state()},
+          keep=config.keep_checkpoints,
+        )
+  save_policy(workdir, config.steps, state.params, model)
+  log.close()
+
+
+def step_metrics(groups, parts) -> dict[str, float]:
+  """Means over valid rollouts and shares of groups; see the metric table."""
+  valid = parts["valid"]
+  mean = lambda a: float(np.asarray(a, np.float64)[valid].mean()) if valid.any() else float("nan")
+  get = lambda name: group_array(groups, name, np.float64)
+  kinds = {
+    k: float(np.mean(np.asarray(v)))
+    for k, v in group_composition(parts["base"], parts["reward"], valid).items()
+  }
+  stops = group_array(groups, "stop", object)
+  is_search = np.array([[not hasattr(e.question, "rubrics") for e in g] for g in groups])
+  calls = get("tool_calls")
+  guessed = (parts["base"] > 0.5) & (calls == 0) & is_search & valid
+  return {
+    "reward": mean(parts["reward"]),
+    "base_reward": mean(parts["base"]),
+    "preference": mean(parts["preference"]),
+    "tool_calls": mean(parts["tool_calls"]),
+    "tool_failures": mean(parts["tool_failures"]),
+    "generated_length": mean(get("generated")),
+    "tool_penalty": mean(parts["tool_penalty"]),
+    "length_penalty": mean(parts["length_penalty"]),
+    "penalty": mean(parts["penalty"]),
+    "groups_all_wrong": kinds["all_wrong"],
+    "groups_all_right": kinds["all_right"],
+    "groups_mixed": kinds["mixed"],
+    "groups_inverted": kinds["inverted"],
+    "zero_std_groups": kinds["equal"],
+    "singleton_groups": kinds["singleton"],
+    "invalid_share": 1.0 - float(valid.mean()),
+    "truncated_share": float(np.isin(stops, ("turn_length", "context")).mean()),
+    "malformed_call_share": float(get("malformed_calls").sum() / max(calls.sum(), 1)),
+    "answer_without_search": float(guessed.sum() / max((is_search & valid).sum(), 1)),
+  }
+
+
+def rollout_records(step, groups, parts, advantage) -> list[dict]:
+  """One record a rollout, for rollouts/step_*.jsonl."""
+  records = []
+  for q, group in enumerate(groups):
+    for g, e in enumerate(group):
+      part = lambda name, q=q, g=g: float(parts[name][q, g])
+      records.append(
+        {
+          "step": step, "question_id": e.question.id, "rollout": g,
+          "kind": "rubric" if hasattr(e.question, "rubrics") else "qa",
+          "question": e.question.text, "gold": getattr(e.question, "answer", None),
+          "hops": getattr(e.question, "hops", 0), "world": getattr(e.question, "world", None),
+          "turns": e.turns, "tokens": e.tokens, "mask": [int(m) for m in e.mask],
+          "logp": [round(x, 6) for x in e.logps], "final_answer": e.final_answer, "stop": e.stop,
+          "valid": bool(parts["valid"][q, g]), "policy_version": step,
+          "tool_calls": e.tool_calls, "tool_failures": e.tool_failures, "length": e.final_length,
+          "reward": {
+            "base": part("base"), "preference": part("preference"),
+            "tool_penalty": part("tool_penalty"), "length_penalty": part("length_penalty"),
+            "penalty": part("penalty"), "total": part("reward"),
+          },
+          "advantage": float(advantage[q, g]),
+        }
+      )
+  return records
+
+
+if __name__ == "__main__":
+  run_main(main, __doc__.splitlines()[0])

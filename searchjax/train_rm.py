@@ -1,0 +1,118 @@
+"""The preference model: the SFT policy's backbone with a scalar head, trained symmetrically.  HOST.
+
+  L_sym = ½ ℓ_BT(x, y_a, y_b, r) + ½ ℓ_BT(x, y_b, y_a, 1 − r)                            (SPEC 2.1)
+
+python -m searchjax.train_rm --config configs/rm_tiny.py --workdir runs/tiny/rm
+"""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from searchjax.data.pairs import make_pairs
+from searchjax.data.rubrics import rubric_chats
+from searchjax.dist import checkpoint
+from searchjax.dist.run_log import RunLog, find_stage
+from searchjax.dist.settings import run_main
+from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
+from searchjax.optim.optimizer import adamw
+from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.reward.preference import pair_deltas, pair_rows
+from searchjax.rollout.agent import load_chat, load_policy, save_policy
+from searchjax.search.atlas import load_atlas
+from searchjax.train_sft import load_questions
+
+
+def both_orders(model, params, batch):
+  """Δ(x, y_a, y_b) and Δ(x, y_b, y_a) of a batch from `pair_rows`."""
+  deltas = pair_deltas(params, model, batch["tokens"], batch["segment_ids"], batch["ends"])
+  rows = batch["label"].shape[0]
+  return deltas[:rows], -deltas[rows:]
+
+
+def rm_loss(model):
+  """The summed L_sym of one batch, for `make_gradient`."""
+
+  def loss(params, batch):
+    ab, ba = both_orders(model, params, batch)
+    valid, label = batch["valid"], batch["label"]
+    losses = jnp.where(valid, symmetric_loss(ab, ba, label), 0.0)
+    counted = valid & (label != 0.5)
+    right = counted & ((ab - ba > 0) == (label > 0.5))
+    return losses.sum(), {
+      "count": valid.sum(), "right": right.sum(), "decided": counted.sum()
+    }
+
+  return loss
+
+
+def main(config, workdir: pathlib.Path) -> None:
+  # ---- data and the backbone -------------------------------------------------------------------
+  atlas = load_atlas(config.corpus or None)
+  chat = load_chat(config.tokenizer)
+  params, model = load_policy(find_stage(workdir, "sft"))
+  log = RunLog(workdir, config, total_steps=config.steps,
+               resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
+  questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
+  chats = rubric_chats(config.seed + 7, config.data.chats, names=atlas.names_bank)
+  pairs = make_pairs(atlas, questions, seed=config.seed, chats=chats, **config.data.pairs)
+  print(f"preference pairs: {pairs.counts}", flush=True)
+  held = pair_rows(chat, pairs.holdout, rows=config.rows, length=config.pair_length)
+
+  # ---- state -----------------------------------------------------------------------------------
+  optimizer = adamw(total=config.steps, **config.optimizer)
+  params["value_head"] = jnp.zeros((model.hidden_size,), jnp.float32)
+  state = init_state(params, optimizer)
+  directory = workdir / "checkpoints"
+  if checkpoint.latest_step(directory) is not None:
+    state, _ = checkpoint.restore(directory, state)
+  gradient = make_gradient(rm_loss(model))
+  update = make_update(optimizer)
+  deltas = jax.jit(lambda params, batch: both_orders(model, params, batch))
+
+  # ---- the loop --------------------------------------------------------------------------------
+  for step in range(int(state.step), config.steps):
+    draw = np.random.default_rng((config.seed, step))
+    chosen = draw.integers(0, len(pairs.train), config.rows)
+    (batch,) = pair_rows(
+      chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
+    )
+    grads, sums = gradient(state.params, batch)
+    state, grad_norm = update(state, grads, sums["count"])
+    metrics = {
+      "loss": float(sums["loss"] / sums["count"]),
+      "pair_accuracy": float(sums["right"] / max(sums["decided"], 1)),
+      "grad_norm": float(grad_norm),
+    }
+    done = step + 1
+    if done % config.holdout_every == 0 or done == config.steps:
+      metrics |= holdout(deltas, state.params, held)
+    log.write(step, metrics)
+    if done == config.steps:
+      checkpoint.save(directory, done, state, {}, keep=1)
+  save_policy(workdir, config.steps, state.params, model)
+  log.close()
+
+
+def holdout(deltas, params, batches) -> dict[str, float]:
+  """Accuracy, accuracy from the swapped order alone, and calibration error on held-out prompts."""
+  rows = []
+  for batch in batches:
+    ab, ba = map(np.asarray, deltas(params, batch))
+    p = np.asarray(preference_probability(ab, ba))
+    use = batch["valid"] & (batch["label"] != 0.5)
+    rows.append(np.stack([p[use], ba[use], batch["label"][use]]))
+  p, ba, label = np.concatenate(rows, axis=1)
+  bins = np.clip((p * 10).astype(int), 0, 9)
+  gaps = [abs(p[bins == b].sum() - label[bins == b].sum()) for b in range(10)]
+  return {
+    "holdout_accuracy": float(np.mean((p > 0.5) == (label > 0.5))),
+    "holdout_swapped_accuracy": float(np.mean((ba < 0) == (label > 0.5))),
+    "holdout_calibration_error": float(np.sum(gaps) / len(p)),
+  }
+
+
+if __name__ == "__main__":
+  run_main(main, __doc__.splitlines()[0])

@@ -1,0 +1,145 @@
+"""Supervised warm-up on demonstrations of searching.  HOST.
+
+  minimise  − 1/n Σ_t log π(token_t)   over the tokens the agent wrote                     (SPEC 1.1)
+
+python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
+"""
+
+import pathlib
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from searchjax.data.demonstrations import make_demonstrations, style_demonstrations
+from searchjax.data.loader import sft_batches
+from searchjax.data.questions import forward_questions
+from searchjax.dist import checkpoint
+from searchjax.dist.run_log import RunLog
+from searchjax.dist.settings import run_main
+from searchjax.model import forward, heads
+from searchjax.model.params import init_params
+from searchjax.objective.sft import masked_nll
+from searchjax.optim.optimizer import adamw, learning_rate
+from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.reward.answer import Verdict, judge_answer
+from searchjax.rollout.agent import load_chat, new_model, open_agent, save_policy
+from searchjax.search.atlas import load_atlas
+
+
+def sft_loss(model):
+  """The summed loss of one packed batch, for `make_gradient`."""
+
+  def loss(params, batch):
+    hidden, _ = forward.forward(
+      params, model, batch["tokens"], batch["segment_ids"], batch["positions"]
+    )
+    logp, best = heads.token_logprobs(params, model, hidden, batch["tokens"])
+    total, count = masked_nll(logp, batch["loss_mask"])
+    right = jnp.sum((best == batch["tokens"]) & batch["loss_mask"])
+    return total, {"count": count, "right": right}
+
+  return loss
+
+
+def load_questions(atlas, section, split: str, seed: int, count: int, world: str = "fresh"):
+  """`count` questions, the same number of each hop count, shuffled."""
+  each = -(-count // len(section.hops))
+  questions = [
+    q
+    for hops in section.hops
+    for q in forward_questions(atlas, split, hops=hops, count=each, seed=seed, world=world)
+  ]
+  order = np.random.default_rng(seed).permutation(len(questions))
+  return [questions[i] for i in order[:count]]
+
+
+def main(config, workdir: pathlib.Path) -> None:
+  # ---- data: scripted experts against the live search service ----------------------------------
+  atlas = load_atlas(config.search.corpus or None)
+  chat = load_chat(config.tokenizer)
+  model = new_model(config.model, chat)
+  with open_agent(config, model, chat) as agent:
+    log = RunLog(workdir, config, total_steps=config.steps,
+                 resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="sft")
+    started = time.monotonic()
+    questions = load_questions(atlas, config.data, "sft", config.seed, config.data.questions)
+    demonstrations = make_demonstrations(
+      questions, agent.tool, atlas=atlas, seed=config.seed, rates=config.data.rates,
+      max_calls=agent.limits.calls,
+    )
+    chats = style_demonstrations(config.seed, config.data.chats, atlas.names_bank)
+    examples = {
+      "tool_use": [chat.encode_conversation(d.messages, agent.tools) for d in demonstrations],
+      "preference": [chat.encode_conversation(d.messages) for d in chats],
+    }
+    batches = sft_batches(
+      examples, weights=dict(config.data.weights), seed=config.seed, pad_id=chat.pad_id,
+      **config.batch,
+    )
+    print(
+      f"{len(demonstrations)} demonstrations and {len(chats)} chats in "
+      f"{time.monotonic() - started:.0f} s; left out as too long: {batches.dropped}", flush=True,
+    )
+
+    # ---- state, or the latest checkpoint ---------------------------------------------------------
+    optimizer = adamw(total=config.steps, **config.optimizer)
+    state = init_state(init_params(jax.random.key(config.seed), model), optimizer)
+    directory = workdir / "checkpoints"
+    if checkpoint.latest_step(directory) is not None:
+      state, meta = checkpoint.restore(directory, state)
+      batches.set_state(meta["batches"])
+    gradient = make_gradient(sft_loss(model))
+    update = make_update(optimizer)
+    gate_questions = load_questions(atlas, config.data, "rl", config.seed + 1, config.gate.questions)
+
+    # ---- the loop --------------------------------------------------------------------------------
+    for step in range(int(state.step), config.steps):
+      batch = next(batches)
+      grads, sums = gradient(state.params, batch)
+      state, grad_norm = update(state, grads, sums["count"])
+      count = float(sums["count"])
+      metrics = {
+        "loss": float(sums["loss"]) / max(count, 1),
+        "token_accuracy": float(sums["right"]) / max(count, 1),
+        "grad_norm": float(grad_norm),
+        "tokens": count,
+        "learning_rate": float(_rate(step, config)),
+        "dropped_rows": sum(batches.dropped.values()),
+      }
+      done = step + 1
+      if done % config.gate.every == 0 or done == config.steps:
+        metrics |= gate(agent, state.params, gate_questions, seed=config.seed, step=done)
+      log.write(step, metrics)
+      if done % config.checkpoint_every == 0 or done == config.steps:
+        checkpoint.save(
+          directory, done, state, {"batches": batches.get_state()}, keep=config.keep_checkpoints
+        )
+    save_policy(workdir, config.steps, state.params, model)
+    batches.close()
+    log.close()
+
+
+def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:
+  """Accuracy and calls of rollouts at temperature 1: token accuracy alone says little (TINY 2)."""
+  groups = agent.collect(
+    questions, params, group_size=1, temperature=1.0, seed=seed, purpose="gate", step=step
+  )
+  right = [
+    judge_answer(e.final_answer, [q.answer, *q.aliases], q.text) == Verdict.CORRECT
+    for q, (e,) in zip(questions, groups, strict=True)
+  ]
+  return {
+    "rollout_accuracy": float(np.mean(right)),
+    "rollout_tool_calls": float(np.mean([e.tool_calls for (e,) in groups])),
+  }
+
+
+def _rate(step, config):
+  o = config.optimizer
+  return learning_rate(step, peak=o.peak, warmup=o.warmup, total=config.steps, decay=o.decay)
+
+
+if __name__ == "__main__":
+  run_main(main, __doc__.splitlines()[0])
