@@ -252,6 +252,11 @@ def test_p2_a_bad_call_beside_a_good_one_keeps_its_place(chat):
   assert parsed.calls == (search("a"), search("b")) and len(parsed.errors) == 1
 
 
+def test_a_turn_out_of_order_is_one_error_however_long_it_is(chat):
+  parsed = chat.parse_turn(markup(chat, "</tool_call>" * 7 + "<tool_response><tool_call>"))
+  assert parsed.attempts == ("Error: </tool_call> has no place here.",)
+
+
 def test_a_call_spelt_in_plain_tokens_is_no_call_and_no_answer(chat):
   text = "<tool_call>\n<function=search_web>\n<parameter=query>\nq\n</parameter>\n</function>\n</tool_call>"
   parsed = chat.parse_turn(chat.encode_text(text))

@@ -80,7 +80,8 @@ class ParsedTurn:
   Attributes:
     content: what a user reads: no thinking, no calls, trimmed.
     calls: the well-formed calls, in written order.
-    errors: one short reason per malformed piece. A turn with errors is never an answer.
+    errors: one short reason per malformed call, and one if the turn as a whole is out of order. A
+      turn with errors is never an answer.
     thinking: the text of the thinking block, trimmed.
     attempts: calls and errors together, in written order; each wants one tool response.
   """
@@ -292,11 +293,12 @@ class ChatFormat:
     pieces, thinking, attempts = [], [], []
     state = "think" if in_thinking else "text"
     call: list[str] = []
+    disorder: list[str] = []  # what is wrong with the turn's structure; the first is reported
     for text, kind in self._events(ids[:stop]):
       if kind == "plain":
         {"text": pieces, "think": thinking, "call": call}[state].append(text)
       elif kind == "stray":
-        attempts.append(f"Error: {text} has no place here.")
+        disorder.append(f"Error: {text} has no place here.")
       elif text == _THINK_OPEN and state == "text":
         state = "think"
       elif text == _THINK_CLOSE and state == "think":
@@ -307,14 +309,15 @@ class ChatFormat:
         attempts.append(self._read_call("".join(call)))
         state = "text"
       else:
-        attempts.append(f"Error: {text} has no place here.")
+        disorder.append(f"Error: {text} has no place here.")
     if state == "call":
-      attempts.append("Error: the call is not closed.")
+      disorder.append("Error: the call is not closed.")
     if state == "think":
-      attempts.append("Error: the thinking is not closed.")
+      disorder.append("Error: the thinking is not closed.")
     content = "".join(pieces).strip()
     if _CALL_OPEN in content:
-      attempts.append("Error: a call in plain text.")
+      disorder.append("Error: a call in plain text.")
+    attempts += disorder[:1]
     return ParsedTurn(
       content=content,
       calls=tuple(a for a in attempts if isinstance(a, ToolCall)),
