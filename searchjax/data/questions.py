@@ -141,7 +141,8 @@ class _Walker:
     if statement.object is None:
       if len(relations) == 1:
         yield (*done, statement)
-    elif (statement.object not in {s.subject for s in done} | {subject}
+    elif (statement.object in self.atlas.entities
+          and statement.object not in {s.subject for s in done} | {subject}
           and self.atlas.split_of(statement.object) in (split, "shared")):
       yield from self._extend((*done, statement), statement.object, relations[1:], split)
 

@@ -85,6 +85,7 @@ class Page(NamedTuple):
   title: str
   sentences: tuple[str, ...]
   statements: tuple[Statement, ...]
+  url: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,8 +154,8 @@ def split_sentences(text: str) -> tuple[str, ...]:
 def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   """Reads a JSONL corpus (.gz or plain): page rows and the bank of free names, if any.
 
-  A row has "title" and either "sentences" or "text"; "id" or "url", and "statements", are
-  optional.
+  A row has "title" and either "sentences" or "text"; "id" or "url", "country" and "statements"
+  are optional.
 
   Raises:
     ValueError: no such file, an empty one, or a malformed line, which is named by its number.
@@ -162,27 +163,30 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f"corpus {path}: no such file; expected a JSONL file of pages")
-  rows, bank = [], []
+  rows, bank, seen = [], [], {}
   opened = gzip.open if path.suffix == ".gz" else open
-  with opened(path, "rt", encoding="utf-8") as lines:
-    try:
+  try:
+    with opened(path, "rt", encoding="utf-8") as lines:
       for number, line in enumerate(lines, 1):
         if not line.strip():
           continue
-        row = _page_row(line, path, number)
+        row = _page_row(line, f"corpus {path}, line {number}", number)
         if "names_bank" in row:
           bank += row["names_bank"]
+        elif row["id"] in seen:
+          raise ValueError(f"corpus {path}, line {number}: page {row['id']!r} stands in line "
+                           f"{seen[row['id']]} already; give each page its own \"id\" or \"url\"")
         else:
+          seen[row["id"]] = number
           rows.append(row)
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-      raise ValueError(f"corpus {path}: not readable as UTF-8 JSONL ({error})") from error
+  except (UnicodeDecodeError, EOFError, OSError) as error:
+    raise ValueError(f"corpus {path}: not readable as UTF-8 JSONL ({error})") from error
   if not rows:
     raise ValueError(f"corpus {path}: no pages; expected one JSON object a line")
   return rows, bank
 
 
-def _page_row(line: str, path: pathlib.Path, number: int) -> dict:
-  where = f"corpus {path}, line {number}"
+def _page_row(line: str, where: str, number: int) -> dict:
   try:
     row = json.loads(line)
   except json.JSONDecodeError as error:
@@ -190,15 +194,30 @@ def _page_row(line: str, path: pathlib.Path, number: int) -> dict:
   if not isinstance(row, dict):
     raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
   if "names_bank" in row:
+    if not _all_text(row["names_bank"]):
+      raise ValueError(f"{where}: expected \"names_bank\" as a list of strings")
     return row
   if not isinstance(row.get("title"), str) or not row["title"].strip():
     raise ValueError(f"{where}: expected a non-empty string \"title\", got {row.get('title')!r}")
-  sentences = row.get("sentences")
-  if sentences is None and isinstance(row.get("text"), str):
+  if "sentences" not in row and isinstance(row.get("text"), str):
     row["sentences"] = split_sentences(row["text"])
-  elif not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+  elif not _all_text(row.get("sentences")):
     raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as strings")
+  given = row.get("id", row.get("url", f"page/{number}"))
+  if not isinstance(given, str) or not given:
+    raise ValueError(f"{where}: expected \"id\" or \"url\" as a string, got {given!r}")
+  row["id"] = given.split("://", 1)[1].partition("/")[2] if "://" in given else given
+  for statement in row.setdefault("statements", []):
+    if not (isinstance(statement, dict) and isinstance(statement.get("p"), str)
+            and isinstance(statement.get("v", statement.get("o")), str)
+            and statement.get("sent") in range(len(row["sentences"]))):
+      raise ValueError(f"{where}: expected a statement with \"p\", \"o\" or \"v\" as text and "
+                       f"\"sent\" below {len(row['sentences'])}, got {statement!r}")
   return row
+
+
+def _all_text(value) -> bool:
+  return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
@@ -209,12 +228,18 @@ def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
   """
   rows, bank = read_pages(path or ASSETS / "atlas.jsonl.gz")
   entities, pages = {}, {}
-  for number, row in enumerate(rows):
-    entity = row.get("id") or row.get("url", f"page/{number}").split("://")[-1].split("/", 1)[-1]
-    kind = entity.split("/")[0]
-    entities[entity] = Entity(entity, row["title"], kind, row.get("country"))
-    pages[entity] = Page(
-      entity, row["title"], tuple(row["sentences"]),
-      tuple(Statement(entity, s["p"], s.get("o"), s.get("v"), s["sent"])
-            for s in row.get("statements", ())))
+  for row in rows:
+    page = row["id"]
+    entities[page] = Entity(page, row["title"], page.split("/")[0], row.get("country"))
+    pages[page] = Page(page, row["title"], tuple(row["sentences"]),
+                       tuple(_statement(page, s) for s in row["statements"]),
+                       row.get("url", f"https://atlas.example/{page}"))
   return Atlas(entities, pages, tuple(bank))
+
+
+def _statement(subject: str, row: dict) -> Statement:
+  """A statement; an "o" that is no id, such as "77,006", is a literal like a "v"."""
+  literal = row.get("v")
+  if literal is None and not re.fullmatch(r"[a-z_]+/\S+", row["o"]):
+    literal = row["o"]
+  return Statement(subject, row["p"], row["o"] if literal is None else None, literal, row["sent"])

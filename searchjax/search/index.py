@@ -1,14 +1,17 @@
 """A BM25 index over pages, with one query-biased sentence as the snippet.  HOST.
 
-  score(q, d) = sum_{w in q} idf(w) tf(w, d) (k1 + 1) / (tf(w, d) + k1 (1 - b + b |d| / avg))
+  score(q, d) = sum_{w in q} log(1 + (n - n_w + 1/2) / (n_w + 1/2))
+                             tf(w, d) / (tf(w, d) + k1 (1 - b + b |d| / mean |d|))
 
-with the title counted three times; equal scores go to the earlier page.
+over the distinct words w of q, n pages of which n_w have w, k1 = 1.5, b = 3/4; the title counts
+three times; equal scores go to the earlier page.
 
 Spec     3 (search_web's results).
 Source   Okapi BM25 (Lucene's idf) by bm25s, arXiv:2407.03618.
 """
 
-from typing import NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import bm25s
 import numpy as np

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Iterator
+from collections.abc import Iterator
 
 import httpx
 import uvicorn
@@ -71,7 +71,7 @@ class SearchService:
       title = world.name(page.id)
       slug = page.id.split("/")[0] + "/" + fold(title).replace(" ", "-")
       results.append({
-        "title": title, "url": f"https://atlas.example/{page.id if seed is None else slug}",
+        "title": title, "url": page.url if seed is None else f"https://atlas.example/{slug}",
         "snippet": world.render(page.sentences[hit.sentence]) if page.sentences else ""})
     return results
 

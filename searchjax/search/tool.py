@@ -16,7 +16,7 @@ import concurrent.futures
 import dataclasses
 import json
 import threading
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import httpx
 import tenacity
@@ -39,6 +39,7 @@ MAX_WAIT_S = 8.0
 GATHER_S = 0.001  # calls that arrive within it may share a request
 
 
+@runtime_checkable
 class Call(Protocol):
   """What a tool call looks like: data.chat.ToolCall."""
 
