@@ -121,7 +121,7 @@ def figure3(workdir: pathlib.Path) -> Figure:
       fontsize=7,
       color=PUBLISHED,
     )
-  _curve(axes[1], rows, "generated_length", LINE, "Generation length", "tokens, final turn")
+  _curve(axes[1], rows, "generated_length", LINE, "Generation length", "tokens written")
   _curve(axes[2], rows, "tool_penalty", SECOND_LINE, "Tool-call penalty", "mean pen_tool")
   _curve(axes[3], rows, "length_penalty", SECOND_LINE, "Length penalty", "mean pen_len")
   return figure
@@ -470,11 +470,11 @@ def read_results(workdir: pathlib.Path) -> dict[str, Any]:
   return _read_json(path)
 
 
-def svg(figure: Figure) -> str:
+def svg(figure: Figure, *, transparent: bool = False) -> str:
   """A figure as SVG text, the same bytes for the same figure."""
   buffer = io.StringIO()
   with matplotlib.rc_context(STYLE):
-    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=transparent)
   return buffer.getvalue()
 
 

@@ -134,7 +134,7 @@ def _drawn_figures(workdir: pathlib.Path, missing: list[str]) -> dict[str, dict[
   drawn = {}
   for part in figures.PARTS:
     try:
-      text = figures.svg(figures.draw(part, workdir))
+      text = figures.svg(figures.draw(part, workdir), transparent=True)
     except figures.MissingPartError as error:
       missing.append(f"{part.title}: {error}")
       continue

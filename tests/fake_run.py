@@ -175,11 +175,11 @@ def _rollout(
     if rubric
     else ("What is the currency of the country whose capital is Andorra la Vella?")
   )
-  turns = [{"role": "user", "text": question, "calls": [], "status": "ok"}]
+  turns = [{"role": "user", "text": question}]
   for number in range(searches):
     query = "capital Andorra la Vella" if number == 0 else "currency of Andorra"
     call = {"name": "search_web", "arguments": {"query": query}}
-    turns.append({"role": "assistant", "text": "", "calls": [call], "status": "ok"})
+    turns.append({"role": "assistant", "text": "", "calls": [call]})
     failed = invalid and number == 0
     found = (
       "Search failed: the service did not answer."
@@ -190,7 +190,7 @@ def _rollout(
       )
     )
     status = "infra_failure" if failed else "ok"
-    turns.append({"role": "tool", "text": found, "calls": [], "status": status})
+    turns.append({"role": "tool", "text": found, "status": status})
   answer = (
     ("Dog" if right else "A cat, I think")
     if rubric
@@ -198,7 +198,7 @@ def _rollout(
       "The currency of Andorra is the Euro." if right else "The currency of Andorra is the Peseta."
     )
   )
-  turns.append({"role": "assistant", "text": answer, "calls": [], "status": "ok"})
+  turns.append({"role": "assistant", "text": answer, "calls": []})
   base, preference = float(right), 0.4 + 0.4 * rng.random()
   tool_penalty, length_penalty = 0.2 * max(0, searches - 2), 0.1 * rng.random()
   penalty = 0.5 * tool_penalty + 0.2 * length_penalty

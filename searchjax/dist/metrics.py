@@ -1,5 +1,4 @@
-"""The metric table: every number a run may write, what it is, its unit and when it is healthy.
-HOST.
+"""The metric table: what each number of a run is, its unit, when it is healthy.  HOST.
 
 `python -m searchjax.dist.metrics > docs/metrics.md` makes the page.
 
@@ -80,11 +79,10 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "dropped_rows",
-    "conversations longer than the packing length, left out",
+    "conversations longer than a packed row, left out so far",
     "row",
-    "0",
+    "0, or a small part of the data",
     "sft",
-    0.0,
     0.0,
   ),
   Metric(
@@ -170,7 +168,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "generated_length",
-    "mean L_i: tokens the policy wrote in the final turn",
+    "mean tokens the policy wrote in a rollout, all turns",
     "token",
     "steady or falling, not to 0",
     "grpo",
@@ -302,11 +300,10 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "skipped_rows",
-    "rollouts too long for the training rows, left out of the update",
+    "rollouts without a gradient, left out of the update: advantage 0, or invalid",
     "row",
-    "0",
+    "below the batch: all of them means nothing is learned",
     "grpo",
-    0.0,
     0.0,
   ),
   # Time.
