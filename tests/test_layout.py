@@ -125,7 +125,7 @@ def test_errors_are_not_swallowed(path):
 def test_importing_has_no_effects_beyond_definitions():
   allowed = (
     ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
-    ast.AnnAssign, ast.If, ast.Assert,
+    ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert,
   )  # fmt: skip
   for path in SOURCES:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
