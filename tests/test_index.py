@@ -2,6 +2,8 @@
 
 import collections
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -94,3 +96,21 @@ def test_accents_and_case_do_not_matter():
 def test_an_index_needs_a_word():
   with pytest.raises(ValueError, match="no page has a word"):
     SearchIndex(["?"], [["!"]])
+
+
+@pytest.mark.parametrize("before", ["", "import jax"])
+def test_bm25s_never_runs_jax(plain_environment, before):
+  # Its import computes with JAX if it can: that would take the accelerator in the search server.
+  program = f"""
+import sys
+{before}
+from searchjax.search.index import SearchIndex
+SearchIndex(["a"], [["b"]])
+import bm25s.selection
+assert not bm25s.selection.JAX_IS_AVAILABLE
+assert ("jax" in sys.modules) == {bool(before)}, sorted(sys.modules)
+if {bool(before)}:
+  import jax.lax
+  assert not jax._src.xla_bridge._backends
+"""
+  subprocess.run([sys.executable, "-c", program], check=True, env=plain_environment)

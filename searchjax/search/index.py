@@ -10,10 +10,12 @@ Spec     3 (search_web's results).
 Source   Okapi BM25 (Lucene's idf) by bm25s, arXiv:2407.03618.
 """
 
+import functools
+import importlib
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import bm25s
 import numpy as np
 
 from searchjax.search.atlas import fold, plain
@@ -32,6 +34,26 @@ class Hit(NamedTuple):
   score: float
 
 
+@functools.cache
+def _bm25s():
+  """bm25s, imported so that it does not see JAX.
+
+  On import it runs a JAX computation where it can. That takes seconds, holds the accelerator in a
+  process that has no use for it, and comes before jax.distributed may start.
+  """
+  hidden = {name: sys.modules.get(name) for name in ("jax", "jax.lax")}
+  for name in hidden:
+    sys.modules[name] = None  # `import jax.lax` then raises ImportError, which bm25s expects
+  try:
+    return importlib.import_module("bm25s")
+  finally:
+    for name, module in hidden.items():
+      if module is None:
+        del sys.modules[name]
+      else:
+        sys.modules[name] = module
+
+
 def words(text: str) -> list[str]:
   """The words the index knows a text by: folded, without stop words."""
   return [word for word in fold(text).split() if word not in STOPWORDS]
@@ -47,11 +69,12 @@ class SearchIndex:
 
   def __init__(self, titles: Sequence[str], sentences: Sequence[Sequence[str]]):
     self._sentence_words = [[words(plain(s)) for s in page] for page in sentences]
+    self._title_words = [frozenset(words(title)) for title in titles]
     tokens = [words(title) * TITLE_WEIGHT + [w for sentence in page for w in sentence]
               for title, page in zip(titles, self._sentence_words, strict=True)]
     vocabulary: dict[str, int] = {}
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in page] for page in tokens]
-    model = bm25s.BM25(method="lucene")
+    model = _bm25s().BM25(method="lucene")
     if not vocabulary:
       raise ValueError("index: no page has a word to search for")
     model.index((ids, dict(vocabulary)), show_progress=False, create_empty_token=False)
@@ -80,8 +103,12 @@ class SearchIndex:
             for page in order]
 
   def _best_sentence(self, page: int, asked: list[str]) -> int:
-    """The sentence with most of the query's words, each weighed by its rarity on the page."""
+    """The sentence with most of the query's words, each weighed by its rarity on the page.
+
+    A word of the title counts half: what is asked about the title tells the sentences apart.
+    """
     sentences = self._sentence_words[page]
+    weight = {word: 0.5 if word in self._title_words[page] else 1.0 for word in asked}
     holders: dict[str, int] = {}
     for sentence in sentences:
       for word in set(sentence):
@@ -89,7 +116,7 @@ class SearchIndex:
     best, best_score = 0, -1.0
     for i, sentence in enumerate(sentences):
       present = set(sentence)
-      score = sum(1.0 / holders[word] for word in set(asked) if word in present)
+      score = sum(w / holders[word] for word, w in weight.items() if word in present)
       if score > best_score + 1e-9:
         best, best_score = i, score
     return best

@@ -229,12 +229,15 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--corpus", help="JSONL file of pages; the packaged atlas by default")
   parser.add_argument("--ready-file", type=pathlib.Path, help="receives the base URL when ready")
   parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
+  listener = None
   try:
     options = parser.parse_args(arguments)
     listener = _bind(options.port)
     atlas = load_atlas(options.corpus)
     service = SearchService(atlas)
   except ValueError as error:
+    if listener is not None:
+      listener.close()
     print(error, file=sys.stderr)
     return 2
   app = make_app(service, renameable=bool(atlas.names_bank))
