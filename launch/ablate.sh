@@ -34,6 +34,8 @@ workdir="$(cd "$workdir" && pwd)"
 prepare_environment
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
+# Compiled programs are kept, so that a stage or a second run does not compile them again.
+export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
 
 for arm in $arms; do
   for seed in $seeds; do

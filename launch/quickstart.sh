@@ -38,6 +38,8 @@ started=$SECONDS
 prepare_environment
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
+# Compiled programs are kept, so that a stage or a second run does not compile them again.
+export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
 
 stage() {  # stage TITLE MODULE ARGUMENTS...
   local before=$SECONDS title="$1" module="$2"

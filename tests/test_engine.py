@@ -1,0 +1,183 @@
+"""The rollout engine: exact log-probs, independence of batch-mates, feeds counted once."""
+
+import concurrent.futures
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from searchjax.model import forward, heads
+from searchjax.model.config import model_config
+from searchjax.model.params import init_params
+from searchjax.rollout import sample
+from searchjax.rollout.engine import Engine
+from searchjax.rollout.group import rollout_keys
+
+CONFIG = model_config(
+  "tiny", hidden_size=24, num_query_heads=2, num_kv_heads=1, head_size=8, rotary_dims=4,
+  num_experts=5, expert_size=7, shared_expert_size=11, vocab_size=53, real_vocab_size=47,
+  delta_key_heads=1, delta_value_heads=2, delta_key_size=5, delta_value_size=6, chunk_length=8,
+)
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def params():
+  tree = init_params(jax.random.key(0), CONFIG)
+  return tree | {"embed": tree["embed"] * 10}
+
+
+@pytest.fixture(scope="module")
+def engine():
+  return Engine(CONFIG, lanes=4, length=LENGTH, feed_rows=2, feed_tokens=8, decode_steps=3, stop_ids=(7,))
+
+
+class Scripted:
+  """A conversation of three turns with fixed responses in between."""
+
+  def __init__(self, number):
+    self.key = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(5), number)))
+    rng = np.random.default_rng(number)
+    self.prompt = rng.integers(8, 47, 3 + number % 14).tolist()
+    self.deltas = [rng.integers(8, 47, 2 + number % 5).tolist() for _ in range(3)]
+    self.tokens, self.mask = list(self.prompt), [False] * len(self.prompt)
+    self.logps = [0.0] * len(self.prompt)
+    self.turns, self.finished = 0, False
+
+  def turn_budget(self):
+    return 4 + self.turns
+
+  def end_turn(self, tokens, logps, stopped):
+    assert stopped == (tokens[-1] == 7) and (stopped or len(tokens) == 4 + self.turns)
+    self.tokens += tokens
+    self.mask += [True] * len(tokens)
+    self.logps += logps
+    self.turns += 1
+    self.finished = self.turns == 3
+
+  def waits_for(self):
+    done = concurrent.futures.Future()
+    done.set_result(None)
+    return [done]
+
+  def next_tokens(self):
+    delta = self.deltas[self.turns - 1]
+    self.tokens += delta
+    self.mask += [False] * len(delta)
+    self.logps += [0.0] * len(delta)
+    return delta
+
+
+def run(engine, params, numbers, temperature=1.0):
+  conversations = [Scripted(n) for n in numbers]
+  engine.run(params, conversations, temperature=temperature)
+  return conversations
+
+
+def training_logps(params, conversations, temperature):
+  tokens = np.zeros((len(conversations), LENGTH), np.int32)
+  segments = np.zeros_like(tokens)
+  for i, c in enumerate(conversations):
+    tokens[i, : len(c.tokens)], segments[i, : len(c.tokens)] = c.tokens, 1
+  positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), tokens.shape)
+  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
+  return np.asarray(
+    heads.token_logprobs(params, CONFIG, hidden, tokens, temperature=temperature)[0]
+  )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_X1_recorded_logprobs_equal_the_training_forward_at_the_same_temperature(
+  engine, params, temperature
+):
+  conversations = run(engine, params, range(7), temperature)
+  want = training_logps(params, conversations, temperature)
+  for i, c in enumerate(conversations):
+    mask = np.array(c.mask)
+    np.testing.assert_allclose(np.array(c.logps)[mask], want[i, : len(mask)][mask], atol=1e-5)
+  other = training_logps(params, conversations, 1.3)
+  assert np.abs(other[0, : len(conversations[0].mask)][np.array(conversations[0].mask)]
+                - np.array(conversations[0].logps)[np.array(conversations[0].mask)]).max() > 1e-2
+
+
+def test_a_rollout_does_not_depend_on_its_batch_mates_or_its_lane(engine, params):
+  alone = run(engine, params, [3])[0]
+  crowd = run(engine, params, [9, 1, 4, 8, 3, 2, 11])
+  assert crowd[4].tokens == alone.tokens
+  np.testing.assert_allclose(crowd[4].logps, alone.logps, atol=1e-6)
+
+
+def test_every_token_is_fed_or_decoded_once(engine, params):
+  before = engine.counts.prefill_tokens, engine.counts.decode_tokens
+  conversations = run(engine, params, range(9))
+  fed = engine.counts.prefill_tokens - before[0]
+  decoded = engine.counts.decode_tokens - before[1]
+  # All but the last sampled token of each conversation pass the model once. The first token a turn
+  # samples comes from the pending one, so a turn's decode steps equal its sampled tokens, and what
+  # was pending (the last prompt or response token) is decoded, not fed.
+  assert decoded == sum(sum(c.mask) for c in conversations)
+  assert fed + decoded == sum(len(c.tokens) - 1 for c in conversations)
+
+
+def test_Y2_new_weights_give_new_numbers_for_the_same_prompt(engine, params):
+  old = run(engine, params, [2])[0]
+  changed = jax.tree.map(lambda a: a * 1.1, params)
+  new = run(engine, changed, [2])[0]
+  np.testing.assert_allclose(
+    np.array(new.logps)[np.array(new.mask)],
+    training_logps(changed, [new], 1.0)[0, : len(new.mask)][np.array(new.mask)], atol=1e-5,
+  )
+  assert new.logps != old.logps
+
+
+def test_greedy_takes_the_most_probable_id(engine, params):
+  (c,) = run(engine, params, [6], temperature=0.0)
+  tokens = np.array([c.tokens + [0] * (LENGTH - len(c.tokens))], np.int32)
+  positions = np.arange(LENGTH, dtype=np.int32)[None]
+  segments = (positions < len(c.tokens)).astype(np.int32)
+  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
+  best = np.asarray(heads.token_logprobs(params, CONFIG, hidden, tokens)[1])[0]
+  mask = np.array(c.mask)
+  assert np.array_equal(np.array(c.tokens)[mask], best[: len(mask)][mask])
+
+
+def test_C6_every_rollout_has_its_own_key_and_the_same_again():
+  keys = rollout_keys(0, "rollout", 3, ["a", "b", "c"], 5)
+  flat = {tuple(k) for k in keys.reshape(-1, 2).tolist()}
+  assert len(flat) == 15
+  np.testing.assert_array_equal(keys, rollout_keys(0, "rollout", 3, ["a", "b", "c"], 5))
+  np.testing.assert_array_equal(keys[1], rollout_keys(0, "rollout", 3, ["b"], 5)[0])
+  for other in (("reference", 3), ("rollout", 4)):
+    assert not (keys == rollout_keys(0, *other, ["a", "b", "c"], 5)).all(-1).any()
+
+
+def test_C6_a_group_at_temperature_one_holds_more_than_one_completion(engine, params):
+  keys = rollout_keys(0, "rollout", 0, ["q"], 6)[0]
+  group = [Scripted(5) for _ in range(6)]
+  for conversation, key in zip(group, keys, strict=True):
+    conversation.key = key
+  engine.run(params, group, temperature=1.0)
+  assert len({tuple(c.tokens) for c in group}) > 1
+
+
+def test_a_prompt_that_fills_the_row_is_refused(engine, params):
+  long = Scripted(0)
+  long.prompt = [9] * LENGTH
+  with pytest.raises(ValueError, match="a prompt of 64 tokens leaves no room in 64"):
+    engine.run(params, [long], temperature=1.0)
+
+
+def test_sampling_follows_the_distribution_and_its_restrictions():
+  logits = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
+  keys = jax.random.split(jax.random.key(0), 4000)
+  draw = lambda k, p, t=1.0: np.bincount(
+    np.asarray(jax.vmap(lambda key: sample.sample_token(key, logits, jnp.float32(t), k, p))(keys)),
+    minlength=4,
+  ) / 4000
+  np.testing.assert_allclose(draw(0, 1.0), [0.5, 0.3, 0.15, 0.05], atol=0.03)
+  np.testing.assert_allclose(draw(2, 1.0), [0.625, 0.375, 0, 0], atol=0.03)
+  np.testing.assert_allclose(draw(0, 0.79), [0.625, 0.375, 0, 0], atol=0.03)
+  np.testing.assert_allclose(draw(0, 0.81), [0.526, 0.316, 0.158, 0], atol=0.03)
+  sharp = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
+  np.testing.assert_allclose(draw(0, 1.0, 0.5), sharp / sharp.sum(), atol=0.03)

@@ -1,0 +1,215 @@
+"""The decoder: packing, prefill and decode against the plain forward, padding ids, log-probs, MoE."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from searchjax.model import cache as caches
+from searchjax.model import forward, heads, moe
+from searchjax.model.attention import attend
+from searchjax.model.config import PRESETS, model_config
+from searchjax.model.layers import rms_norm, rotate
+from searchjax.model.params import init_params, param_count, param_specs, unstack_layers
+
+SMALL = dict(
+  hidden_size=24, num_query_heads=4, head_size=8, rotary_dims=4, num_experts=5, expert_size=7,
+  shared_expert_size=11, vocab_size=53, real_vocab_size=47, delta_key_heads=1, delta_value_heads=2,
+  delta_key_size=5, delta_value_size=6, chunk_length=8,
+)
+
+
+@pytest.fixture(scope="module", params=[dict(), dict(scan_layers=True, moe_dispatch="ragged")])
+def policy(request):
+  config = model_config("tiny", **SMALL, **request.param)
+  params = init_params(jax.random.key(0), config)
+  noise = lambda path, a: a + 0.1 * jax.random.normal(jax.random.key(len(path)), a.shape)
+  return config, jax.tree_util.tree_map_with_path(noise, params)
+
+
+@pytest.fixture(scope="module")
+def run(policy):
+  config, params = policy
+  return jax.jit(lambda *args: forward.forward(params, config, *args))
+
+
+def solo(run, tokens):
+  T = tokens.shape[1]
+  positions = np.broadcast_to(np.arange(T, dtype=np.int32), tokens.shape)
+  return np.asarray(run(tokens, np.ones_like(tokens), positions)[0])
+
+
+TOKENS = np.random.default_rng(0).integers(0, 47, (2, 23)).astype(np.int32)
+
+
+def test_G1_packed_documents_equal_solo_documents(run):
+  lengths = [2, 9, 1, 8, 3]
+  segments = np.repeat(np.arange(1, 6), lengths)[None].repeat(2, 0).astype(np.int32)
+  positions = np.concatenate([np.arange(n) for n in lengths])[None].repeat(2, 0).astype(np.int32)
+  packed = np.asarray(run(TOKENS, segments, positions)[0])
+  start = 0
+  for n in lengths:
+    alone = np.pad(TOKENS[:, start : start + n], ((0, 0), (0, 23 - n)))
+    own = np.asarray(run(
+      alone, (np.arange(23) < n).astype(np.int32)[None].repeat(2, 0),
+      np.arange(23, dtype=np.int32)[None].repeat(2, 0),
+    )[0])
+    np.testing.assert_allclose(packed[:, start : start + n], own[:, :n], atol=1e-4)
+    start += n
+  assert np.abs(packed[:, 2:] - solo(run, TOKENS)[:, 2:]).max() > 1e-2
+
+
+def test_prefill_and_decode_equal_the_forward(policy, run):
+  config, params = policy
+  want = solo(run, TOKENS)
+  cache = caches.empty_cache(config, 3, 32)
+  layers = unstack_layers(params, config)
+  prefill = jax.jit(lambda *a: forward.prefill(params, config, *a))
+  slots = jnp.array([2, 0])
+  first = np.zeros((2, 12), np.int32)
+  first[0], first[1, :7] = TOKENS[0, :12], TOKENS[1, :7]
+  cache = prefill(cache, slots, first, jnp.array([12, 7]), jnp.array([0, 0]))
+  second = np.zeros((2, 12), np.int32)
+  second[0, :3], second[1, :8] = TOKENS[0, 12:15], TOKENS[1, 7:15]
+  cache = prefill(cache, slots, second, jnp.array([3, 8]), jnp.array([12, 7]))
+  step = jax.jit(lambda *a: forward.decode(params, layers, config, *a))
+  active = jnp.array([True, False, True])
+  for begin in (15, 19):
+    buffer = caches.open_buffer(cache, 4)
+    for j in range(4):
+      token = jnp.array([TOKENS[1, begin + j], 1, TOKENS[0, begin + j]])
+      position = jnp.full((3,), begin + j)
+      hidden, buffer = step(cache, buffer, token, position, jnp.int32(j), active)
+      np.testing.assert_allclose(hidden[2], want[0, begin + j], atol=1e-4)
+      np.testing.assert_allclose(hidden[0], want[1, begin + j], atol=1e-4)
+    cache = caches.close_buffer(cache, buffer, jnp.full((3,), begin), jnp.array([4, 0, 4]))
+
+
+def test_prefill_leaves_other_rows_alone(policy):
+  config, params = policy
+  cache = caches.empty_cache(config, 3, 16)
+  filled = jax.tree.map(lambda a: a + 1, cache)
+  after = forward.prefill(
+    params, config, filled, jnp.array([1, 0]), jnp.ones((2, 4), jnp.int32), jnp.array([4, 0]),
+    jnp.array([0, 0]),
+  )
+  for old, new in zip(jax.tree.leaves(filled), jax.tree.leaves(after), strict=True):
+    np.testing.assert_array_equal(old[0], new[0])
+    np.testing.assert_array_equal(old[2], new[2])
+    assert np.abs(old[1] - new[1]).max() > 0
+
+
+def test_token_logprobs_equal_the_full_softmax_and_mask_padding_ids(policy, run):
+  config, params = policy
+  hidden = jnp.asarray(solo(run, TOKENS))
+  head = params["embed"].T if config.tie_embeddings else params["head"]
+  logits = np.asarray(hidden @ head, np.float64)[:, :-1, :47] / 0.7
+  want = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  want = np.take_along_axis(want, TOKENS[:, 1:, None], -1)[..., 0]
+  got, best = heads.token_logprobs(params, config, hidden, TOKENS, temperature=0.7, chunk=5)
+  np.testing.assert_allclose(got[:, 1:], want, atol=2e-5)
+  assert np.all(got[:, 0] == 0) and best.max() < 47
+  np.testing.assert_array_equal(best[:, 1:], logits.argmax(-1))
+  all_logits = heads.logits(params, config, hidden)
+  assert np.all(all_logits[..., 47:] < -1e29)
+
+
+def test_R7_padding_changes_no_real_token(run):
+  padded = np.concatenate([TOKENS[:, :9], np.full((2, 14), 5, np.int32)], 1)
+  segments = (np.arange(23) < 9).astype(np.int32)[None].repeat(2, 0)
+  positions = np.arange(23, dtype=np.int32)[None].repeat(2, 0)
+  one = np.asarray(run(padded, segments, positions)[0])[:, :9]
+  padded[:, 9:] = 31
+  other = np.asarray(run(padded, segments, positions)[0])[:, :9]
+  np.testing.assert_array_equal(one, other)
+
+
+def test_R8_routing_weights_are_renormalised():
+  x = jnp.eye(3)[:1]
+  router = jnp.log(jnp.array([[0.5, 0.3, 0.2], [0, 0, 0.1], [0, 0, 0.1]]) + 1e-9)
+  w, experts = moe.route(router, x, 2)
+  np.testing.assert_allclose(w, [[0.625, 0.375]], atol=1e-6)
+  assert experts.dtype == jnp.int32 and experts.tolist() == [[0, 1]]
+
+
+def test_router_ties_go_to_the_lowest_expert():
+  _, experts = moe.route(jnp.ones((3, 5)), jnp.ones((2, 3)), 2)
+  assert experts.tolist() == [[0, 1], [0, 1]]
+
+
+def test_both_dispatches_equal_a_loop_over_tokens():
+  config = model_config("tiny", **SMALL)
+  weights = unstack_layers(init_params(jax.random.key(3), config), config)[0]["moe"]
+  x = jax.random.normal(jax.random.key(4), (11, 24))
+  w, experts = moe.route(weights["router"], x, 2)
+  want = np.zeros((11, 24))
+  for t in range(11):
+    for j in range(2):
+      e = int(experts[t, j])
+      h = np.asarray(x[t] @ weights["gate_up"][e], np.float64)
+      gate, up = h[:7], h[7:]
+      want[t] += float(w[t, j]) * ((gate / (1 + np.exp(-gate)) * up) @ weights["down"][e])
+  np.testing.assert_allclose(moe.dense_experts(weights, x, w, experts), want, atol=1e-5)
+  np.testing.assert_allclose(moe.ragged_experts(weights, x, w, experts), want, atol=1e-5)
+
+
+def test_G3_zero_centred_norm_of_weight_zero_has_scale_one():
+  x = jnp.array([[3.0, -4.0]])
+  unit = np.array([[3.0, -4.0]]) / np.sqrt(12.5)
+  scale = lambda w, z: rms_norm(x, jnp.array(w), eps=0.0, zero_centred=z)
+  np.testing.assert_allclose(scale([0.0, 0.0], True), unit, rtol=1e-6)
+  np.testing.assert_allclose(scale([1.0, 1.0], False), unit, rtol=1e-6)
+  np.testing.assert_allclose(scale([1.0, 1.0], True), 2 * unit, rtol=1e-6)
+
+
+def test_rotation_is_relative_and_leaves_the_rest():
+  x = np.random.default_rng(0).normal(size=(1, 2, 1, 10)).astype(np.float32)
+  turn = lambda p: np.asarray(rotate(jnp.asarray(x), jnp.array([p]), rotary_dims=4, theta=1e4))
+  a, b = turn([3, 7]), turn([13, 17])
+  np.testing.assert_allclose(np.sum(a[0, 0] * a[0, 1]), np.sum(b[0, 0] * b[0, 1]), rtol=1e-5)
+  np.testing.assert_array_equal(a[..., 4:], x[..., 4:])
+  # Pairs are (i, i + 2), not neighbours: at position p the first pair turns by p.
+  want = x[0, 0, 0, 0] * np.cos(3) - x[0, 0, 0, 2] * np.sin(3)
+  np.testing.assert_allclose(a[0, 0, 0, 0], want, rtol=1e-5)
+
+
+def test_attend_shares_key_heads_between_neighbouring_query_heads():
+  rng = np.random.default_rng(1)
+  q, k, v = (rng.normal(size=(1, 3, n, 5)).astype(np.float32) for n in (4, 2, 2))
+  mask = np.tril(np.ones((1, 3, 3), bool))
+  got = attend(*map(jnp.asarray, (q, k, v, mask)))
+  for n in range(4):
+    s = q[0, :, n] @ k[0, :, n // 2].T / np.sqrt(5)
+    s = np.where(mask[0], s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    np.testing.assert_allclose(got[0, :, n], p / p.sum(-1, keepdims=True) @ v[0, :, n // 2], atol=1e-5)
+
+
+@pytest.mark.parametrize("name, total", [
+  ("qwen3.5-397b-a17b", 396_346_350_336),
+  ("qwen3.5-122b-a10b", 122_111_526_912),
+  ("qwen3.5-35b-a3b", 34_660_610_688),
+  ("qwen3-30b-a3b", 30_532_122_624),
+])
+def test_parameter_counts_of_the_published_models(name, total):
+  assert param_count(model_config(name)) == total
+
+
+def test_every_parameter_has_one_axis_name_a_dimension():
+  from searchjax.model.params import ParamSpec
+  for name in PRESETS:
+    specs = jax.tree.leaves(
+      param_specs(model_config(name)), is_leaf=lambda x: isinstance(x, ParamSpec)
+    )
+    assert all(len(s.shape) == len(s.axes) for s in specs)
+
+
+def test_bad_sizes_say_what_to_mend():
+  with pytest.raises(ValueError, match='did you mean "qwen3.5-35b-a3b"'):
+    model_config("qwen3.5-35b")
+  with pytest.raises(ValueError, match='unknown model field "hiden_size"; did you mean "hidden_size"'):
+    model_config("tiny", hiden_size=3)
+  with pytest.raises(ValueError, match="multiple of full_attention_interval"):
+    model_config("tiny", num_layers=5)
+  with pytest.raises(ValueError, match="raise model.vocab_size"):
+    model_config("tiny", real_vocab_size=9999)
