@@ -1,5 +1,6 @@
 """A small part of the packaged atlas, and a search service that misbehaves, for tests."""
 
+import atexit
 import collections
 import contextlib
 import functools
@@ -7,6 +8,8 @@ import gzip
 import http.server
 import json
 import pathlib
+import shutil
+import tempfile
 import threading
 import time
 
@@ -18,8 +21,12 @@ def packaged_atlas() -> Atlas:
   return load_atlas()
 
 
-def write_small_corpus(path: pathlib.Path, *, countries_per_split: int = 3) -> pathlib.Path:
-  """Writes the countries of each split that have most pages under 150, with what they link to."""
+@functools.lru_cache(maxsize=1)
+def small_corpus(countries_per_split: int = 3) -> pathlib.Path:
+  """A file of the countries of each split that have most pages under 150, and what all share."""
+  folder = pathlib.Path(tempfile.mkdtemp())
+  atexit.register(shutil.rmtree, folder)
+  path = folder / "corpus.jsonl"
   rows = [json.loads(line) for line in gzip.open(ASSETS / "atlas.jsonl.gz", "rt")]
   bank = rows.pop(0)["names_bank"]
   sizes = collections.Counter(row.get("country") for row in rows)
@@ -34,6 +41,11 @@ def write_small_corpus(path: pathlib.Path, *, countries_per_split: int = 3) -> p
   lines = [{"names_bank": bank[:3000]}, *rows]
   path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
   return path
+
+
+@functools.lru_cache(maxsize=1)
+def small_atlas() -> Atlas:
+  return load_atlas(small_corpus())
 
 
 def names(atlas: Atlas, split: str) -> set[str]:

@@ -6,15 +6,15 @@ import pytest
 
 from searchjax.data.questions import (
   PATTERNS, PHRASES, QUERY_WORDS, START, forward_questions, question_elsewhere)
-from searchjax.search.atlas import TEMPLATES, Atlas, fold, load_atlas
+from searchjax.search.atlas import TEMPLATES, Atlas, fold
 from searchjax.search.server import SearchService
 from searchjax.search.worlds import World
-from small_web import names, write_small_corpus
+from small_web import names, small_atlas
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory) -> Atlas:
-  return load_atlas(write_small_corpus(tmp_path_factory.mktemp("corpus") / "corpus.jsonl"))
+def atlas() -> Atlas:
+  return small_atlas()
 
 
 @pytest.fixture(scope="module")

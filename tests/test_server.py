@@ -10,15 +10,14 @@ import time
 import httpx
 import pytest
 
-from searchjax.search.atlas import load_atlas
 from searchjax.search.server import SearchService, check_search, main, start_server
 from searchjax.search.worlds import World
-from small_web import packaged_atlas, write_small_corpus
+from small_web import packaged_atlas, small_atlas, small_corpus
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-  return write_small_corpus(tmp_path_factory.mktemp("corpus") / "corpus.jsonl")
+def corpus():
+  return small_corpus()
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +36,13 @@ def airport_of(atlas):
   return next(e for e in atlas.entities.values() if e.kind == "airport")
 
 
-def test_health_says_how_many_pages(base_url, client, corpus):
+def test_health_says_how_many_pages(base_url, client):
   reply = client.get(f"{base_url}/health")
-  assert reply.json() == {"status": "ok", "pages": len(load_atlas(corpus).pages)}
+  assert reply.json() == {"status": "ok", "pages": len(small_atlas().pages)}
 
 
-def test_a_search_brings_title_url_and_one_sentence(base_url, client, corpus):
-  atlas = load_atlas(corpus)
+def test_a_search_brings_title_url_and_one_sentence(base_url, client):
+  atlas = small_atlas()
   code = airport_of(atlas)
   city = atlas.tail_name(atlas.statements(code.id, "city")[0])
   reply = client.post(f"{base_url}/search", json={"query": f"{code.name} city", "num_results": 3})
@@ -53,8 +52,8 @@ def test_a_search_brings_title_url_and_one_sentence(base_url, client, corpus):
   assert 1 <= len(results) <= 3
 
 
-def test_a_renamed_world_is_asked_and_answers_under_its_own_names(base_url, client, corpus):
-  atlas = load_atlas(corpus)
+def test_a_renamed_world_is_asked_and_answers_under_its_own_names(base_url, client):
+  atlas = small_atlas()
   code, world = airport_of(atlas), World(atlas, 19)
   city = atlas.statements(code.id, "city")[0].object
   reply = client.post(f"{base_url}/search", json={
@@ -64,8 +63,8 @@ def test_a_renamed_world_is_asked_and_answers_under_its_own_names(base_url, clie
   assert code.name not in json.dumps(result)
 
 
-def test_several_searches_in_one_request(base_url, client, corpus):
-  name = airport_of(load_atlas(corpus)).name
+def test_several_searches_in_one_request(base_url, client):
+  name = airport_of(small_atlas()).name
   searches = [{"query": f"{name} city", "num_results": 1}, {"query": "zzzz", "world": 3}]
   together = client.post(f"{base_url}/search", json={"searches": searches}).json()["answers"]
   alone = [client.post(f"{base_url}/search", json=search).json() for search in searches]
