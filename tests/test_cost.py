@@ -11,15 +11,14 @@ from searchjax.evals.cost import Prices, cents_per_query, load_prices
 def test_by_hand():
   prices = Prices("x", 2.0, 8.0, 5.0, "2026-01")
   # 1,500 * 2 / 1e6 = .003; 250 * 8 / 1e6 = .002; 3 * 5 / 1e3 = .015 dollars: 2.0 cents.
-  cents = cents_per_query(prices, prompt_tokens=1500, completion_tokens=250, search_calls=3)
+  cents = cents_per_query(1500, 250, 3, prices)
   assert math.isclose(cents, 2.0)
-  assert cents_per_query(prices, prompt_tokens=0, completion_tokens=0, search_calls=0) == 0
+  assert cents_per_query(0, 0, 0, prices) == 0
 
 
 def test_cost_is_linear_so_means_cost_the_mean():
   prices = load_prices()
-  cost = lambda p, c, s: cents_per_query(
-      prices, prompt_tokens=p, completion_tokens=c, search_calls=s)
+  cost = lambda p, c, s: cents_per_query(p, c, s, prices)
   assert math.isclose((cost(100, 10, 1) + cost(300, 50, 4)) / 2, cost(200, 30, 2.5))
 
 

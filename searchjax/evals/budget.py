@@ -49,7 +49,7 @@ def budget_summary(
     mean = lambda name: statistics.fmean(values(name)) if values(name) else math.nan
     summary.append({
         "budget": budget, "accuracy": accuracy.mean, "low": accuracy.low, "high": accuracy.high,
-        "calls": mean("calls"), "cents_per_query": mean("cents"), "n": accuracy.n,
+        "calls": mean("calls"), "cents_per_query": mean("cents"), "n": len(known),
         "invalid": len(group) - len(known)})
   return summary
 

@@ -67,15 +67,15 @@ def load_prices(path: str | pathlib.Path | None = None) -> Prices:
 
 
 def cents_per_query(
-    prices: Prices, *, prompt_tokens: float, completion_tokens: float, search_calls: float
+    prompt_tokens: float, completion_tokens: float, search_calls: float, prices: Prices
 ) -> float:
   """Price of one query, in US cents.
 
   Args:
-    prices: from `load_prices`.
     prompt_tokens: tokens read, tool responses included, each as often as it is billed.
     completion_tokens: tokens generated, thinking and tool calls included.
     search_calls: calls the service executed. Means over queries give the mean cost.
+    prices: from `load_prices`.
 
   Returns:
     cents, at least 0.

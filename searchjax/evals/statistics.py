@@ -8,21 +8,19 @@ Nothing is read or written; randomness comes from an explicit seed.
 Source   Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13; scipy.stats.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """A mean, the two ends of its interval, and the number of items; NaN where there is no item."""
+class Estimate(NamedTuple):
+  """A mean and the two ends of its interval; NaN where there is no item."""
   mean: float
   low: float
   high: float
-  n: int
 
 
 def bootstrap_mean(
@@ -52,14 +50,14 @@ def bootstrap_mean(
   values = np.asarray(values, np.float64).ravel()
   values = values[np.isfinite(values)]
   if not len(values):
-    return Estimate(math.nan, math.nan, math.nan, 0)
+    return Estimate(math.nan, math.nan, math.nan)
   mean = float(values.mean())
   if len(values) == 1 or np.ptp(values) == 0:
-    return Estimate(mean, mean, mean, len(values))
+    return Estimate(mean, mean, mean)
   interval = stats.bootstrap(
       (values,), np.mean, confidence_level=confidence, n_resamples=resamples, method="percentile",
       rng=np.random.default_rng(seed)).confidence_interval
-  return Estimate(mean, float(interval.low), float(interval.high), len(values))
+  return Estimate(mean, float(interval.low), float(interval.high))
 
 
 def paired_difference(
