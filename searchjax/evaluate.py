@@ -6,14 +6,17 @@ calls (budget-forced, SPEC 4); preference over the SFT policy's answers; cents a
 python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/tiny/eval
 """
 
+import dataclasses
 import datetime
 import pathlib
 
 import jax
 import numpy as np
 
+from searchjax.dist.mesh import data_mesh, replicate
 from searchjax.dist.run_log import RunLog, find_stage, write_json, write_jsonl
 from searchjax.dist.settings import run_main
+from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
 from searchjax.model.params import init_params
@@ -31,7 +34,9 @@ def main(config, workdir: pathlib.Path) -> None:
   rl, _ = load_policy(find_stage(workdir, "grpo"))
   rm, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
   policies = {"base": init_params(jax.random.key(config.seed), model), "sft": sft, "rl": rl}
-  scorer = PreferenceScorer(rm, rm_model, chat, **config.scorer)
+  mesh = data_mesh()
+  policies = replicate(policies, mesh)
+  scorer = PreferenceScorer(rm, rm_model, chat, mesh, **config.scorer)
   prices = load_prices(config.prices or None)
   questions = load_questions(
     atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"
@@ -40,7 +45,7 @@ def main(config, workdir: pathlib.Path) -> None:
   passes = len(policies) * len(modes) + 2 * len(config.budgets)
   log = RunLog(workdir, config, total_steps=passes, title="evaluate")
   results = {
-    "policies": {}, "budget": {}, "prices": dict(prices), "judge": "rule-based answer matcher",
+    "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices), "judge": "rule-based answer matcher",
     "search_provider": config.search.url or "local atlas server", "n": len(questions),
     "date": datetime.date.today().isoformat(),
     "perfect_calls": float(np.mean([q.hops for q in questions])),
@@ -80,51 +85,55 @@ def main(config, workdir: pathlib.Path) -> None:
       )
     some = questions[: config.budget_questions]
     for name in ("sft", "rl"):
-      results["budget"][name] = []
+      sweep = []
       for budget in config.budgets:
         episodes = collect(policies[name], config.budget_temperature, int(budget), some)
-        row = summary(episodes, prices, config.seed)
-        results["budget"][name].append(
+        rows = [outcome(e, prices) | {"budget": int(budget)} for e in episodes]
+        sweep += rows
+        log.write(
+          done,
           {
-            "budget": int(budget), "accuracy": row["accuracy"], "low": row["accuracy_low"],
-            "high": row["accuracy_high"], "calls": row["calls"],
-            "cents_per_query": row["cents_per_query"],
-          }
+            "rollout_accuracy": np.nanmean([r["correct"] for r in rows]),
+            "rollout_tool_calls": np.mean([r["calls"] for r in rows]),
+          },
         )
-        log.write(done, {"rollout_accuracy": row["accuracy"], "rollout_tool_calls": row["calls"]})
         done += 1
+      results["budget"][name] = budget_summary(sweep, seed=config.seed)
   write_json(workdir / "results.json", results)
   log.close()
 
 
+def outcome(e, prices) -> dict:
+  """What one rollout came to: correct (NaN if invalid), calls, tokens read and written, cents."""
+  # Every turn is a request: what stands before it is read, and billed, again.
+  turns = np.flatnonzero(np.diff(np.asarray(e.mask, int), prepend=0) > 0)
+  read, written = float(turns.sum()), float(e.generated)
+  return {
+    "hops": e.question.hops, "calls": e.tool_calls, "read": read, "written": written,
+    "correct": float(base_reward(e.question, e.final_answer)) if e.valid else float("nan"),
+    "cents": cents_per_query(read, written, e.searches, prices),
+  }
+
+
 def summary(episodes, prices, seed: int) -> dict:
   """Accuracy and calls with 95 % bootstrap intervals, by hop, with tokens and cost."""
-  valid = [e for e in episodes if e.valid]
-  right = np.array([base_reward(e.question, e.final_answer) for e in valid], float)
-  calls = np.array([e.tool_calls for e in valid], float)
-  hops = np.array([e.question.hops for e in valid])
-  written = np.array([e.generated for e in valid], float)
-  read = np.array([len(e.tokens) - e.generated for e in valid], float)
-  searches = np.array([e.searches for e in valid], float)
-  accuracy, low, high = bootstrap_mean(right, seed=seed)
-  mean_calls, calls_low, calls_high = bootstrap_mean(calls, seed=seed)
+  rows = [outcome(e, prices) for e in episodes if e.valid]
+  mean = lambda name, of: float(np.mean([r[name] for r in of]))
+  accuracy, low, high = bootstrap_mean([r["correct"] for r in rows], seed=seed)
+  calls, calls_low, calls_high = bootstrap_mean([r["calls"] for r in rows], seed=seed)
+  by_hop = {}
+  for hops in sorted({r["hops"] for r in rows}):
+    of = [r for r in rows if r["hops"] == hops]
+    by_hop[str(hops)] = {
+      "accuracy": mean("correct", of), "calls": mean("calls", of), "n": len(of)
+    }
   return {
-    "by_hop": {
-      str(h): {
-        "accuracy": float(right[hops == h].mean()), "calls": float(calls[hops == h].mean()),
-        "n": int((hops == h).sum()),
-      }
-      for h in sorted(set(hops.tolist()))
-    },
-    "accuracy": accuracy, "accuracy_low": low, "accuracy_high": high,
-    "calls": mean_calls, "calls_low": calls_low, "calls_high": calls_high,
-    "prompt_tokens": float(read.mean()), "completion_tokens": float(written.mean()),
-    "cents_per_query": float(
-      np.mean([cents_per_query(*t, prices) for t in zip(read, written, searches, strict=True)])
-    ),
-    "n": len(valid), "invalid": len(episodes) - len(valid),
-    "truncated": int(sum(e.stop in ("turn_length", "context") for e in valid)),
-    "forced": int(sum(e.forced for e in valid)),
+    "by_hop": by_hop, "accuracy": accuracy, "accuracy_low": low, "accuracy_high": high,
+    "calls": calls, "calls_low": calls_low, "calls_high": calls_high,
+    "prompt_tokens": mean("read", rows), "completion_tokens": mean("written", rows),
+    "cents_per_query": mean("cents", rows), "n": len(rows), "invalid": len(episodes) - len(rows),
+    "truncated": int(sum(e.stop in ("turn_length", "context") for e in episodes if e.valid)),
+    "forced": int(sum(e.forced for e in episodes if e.valid)),
   }
 
 

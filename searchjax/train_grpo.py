@@ -17,6 +17,7 @@ import numpy as np
 from searchjax.data.loader import rollout_batches
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
+from searchjax.dist.mesh import data_mesh, replicate, shard_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
@@ -28,7 +29,6 @@ from searchjax.optim.update import init_state, make_gradient, make_update
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import load_chat, load_policy, open_agent, save_policy
-from searchjax.rollout.engine import EngineCounts
 from searchjax.rollout.group import group_array, question_hash
 from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
@@ -83,9 +83,11 @@ def main(config, workdir: pathlib.Path) -> None:
   chat = load_chat(config.tokenizer)
   reference, model = load_policy(find_stage(workdir, "sft"))
   rm_params, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
-  scorer = PreferenceScorer(rm_params, rm_model, chat, **config.scorer)
+  mesh = data_mesh()
+  reference = replicate(reference, mesh)
+  scorer = PreferenceScorer(rm_params, rm_model, chat, mesh, **config.scorer)
   optimizer = adamw(total=config.steps, **config.optimizer)
-  state = init_state(jax.tree.map(jnp.copy, reference), optimizer)
+  state = replicate(init_state(jax.tree.map(jnp.copy, reference), optimizer), mesh)
   stream = question_stream(atlas, config)
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
@@ -105,13 +107,13 @@ def main(config, workdir: pathlib.Path) -> None:
     for step in range(int(state.step), config.steps):
       # ---- rollouts: the policy's and the frozen reference's --------------------------------------
       questions = next(stream)
-      agent.engine.counts = EngineCounts()
+      agent.engine.take_counts()
       begun = time.monotonic()
       sample = dict(temperature=config.temperature, seed=config.seed)
       groups = agent.collect(
         questions, state.params, group_size=config.group_size, purpose="rollout", step=step, **sample
       )
-      counts = agent.engine.counts
+      counts = agent.engine.take_counts()
       rollout_seconds, begun = time.monotonic() - begun, time.monotonic()
       references = agent.collect(
         questions, reference, group_size=config.references, purpose="reference", step=0, **sample
@@ -147,7 +149,7 @@ def main(config, workdir: pathlib.Path) -> None:
       for batch in rollout_batches(
         used, rows=config.rows, lengths=config.lengths, pad_id=chat.pad_id
       ):
-        grads, s = gradient(state.params, batch, grads)
+        grads, s = gradient(state.params, shard_rows(batch, mesh), grads)
         sums.append(jax.device_get(s))
       valid_rows = int(parts["valid"].sum())
       state, grad_norm = update(state, grads, valid_rows)

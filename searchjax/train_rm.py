@@ -14,6 +14,7 @@ import numpy as np
 from searchjax.data.pairs import make_pairs
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
+from searchjax.dist.mesh import data_mesh, replicate, shard_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
 from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
@@ -64,7 +65,8 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- state -----------------------------------------------------------------------------------
   optimizer = adamw(total=config.steps, **config.optimizer)
   params["value_head"] = jnp.zeros((model.hidden_size,), jnp.float32)
-  state = init_state(params, optimizer)
+  mesh = data_mesh()
+  state = replicate(init_state(params, optimizer), mesh)
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
     state, _ = checkpoint.restore(directory, state)
@@ -79,7 +81,7 @@ def main(config, workdir: pathlib.Path) -> None:
     (batch,) = pair_rows(
       chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
     )
-    grads, sums = gradient(state.params, batch)
+    grads, sums = gradient(state.params, shard_rows(batch, mesh))
     state, grad_norm = update(state, grads, sums["count"])
     metrics = {
       "loss": float(sums["loss"] / sums["count"]),
@@ -88,7 +90,7 @@ def main(config, workdir: pathlib.Path) -> None:
     }
     done = step + 1
     if done % config.holdout_every == 0 or done == config.steps:
-      metrics |= holdout(deltas, state.params, held)
+      metrics |= holdout(deltas, state.params, held, mesh)
     log.write(step, metrics)
     if done == config.steps:
       checkpoint.save(directory, done, state, {}, keep=1)
@@ -96,11 +98,11 @@ def main(config, workdir: pathlib.Path) -> None:
   log.close()
 
 
-def holdout(deltas, params, batches) -> dict[str, float]:
+def holdout(deltas, params, batches, mesh) -> dict[str, float]:
   """Accuracy, accuracy from the swapped order alone, and calibration error on held-out prompts."""
   rows = []
   for batch in batches:
-    ab, ba = map(np.asarray, deltas(params, batch))
+    ab, ba = map(np.asarray, deltas(params, shard_rows(batch, mesh)))
     p = np.asarray(preference_probability(ab, ba))
     use = batch["valid"] & (batch["label"] != 0.5)
     rows.append(np.stack([p[use], ba[use], batch["label"][use]]))

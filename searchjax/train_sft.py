@@ -16,12 +16,13 @@ from searchjax.data.demonstrations import make_demonstrations, style_demonstrati
 from searchjax.data.loader import sft_batches
 from searchjax.data.questions import forward_questions
 from searchjax.dist import checkpoint
+from searchjax.dist.mesh import data_mesh, replicate, shard_rows
 from searchjax.dist.run_log import RunLog
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
-from searchjax.optim.optimizer import adamw, learning_rate
+from searchjax.optim.optimizer import learning_rate, muon
 from searchjax.optim.update import init_state, make_gradient, make_update
 from searchjax.reward.answer import Verdict, judge_answer
 from searchjax.rollout.agent import load_chat, new_model, open_agent, save_policy
@@ -84,8 +85,11 @@ def main(config, workdir: pathlib.Path) -> None:
     )
 
     # ---- state, or the latest checkpoint ---------------------------------------------------------
-    optimizer = adamw(total=config.steps, **config.optimizer)
-    state = init_state(init_params(jax.random.key(config.seed), model), optimizer)
+    optimizer = muon(model, total=config.steps, **config.optimizer)
+    mesh = data_mesh()
+    state = replicate(
+      init_state(init_params(jax.random.key(config.seed), model), optimizer), mesh
+    )
     directory = workdir / "checkpoints"
     if checkpoint.latest_step(directory) is not None:
       state, meta = checkpoint.restore(directory, state)
@@ -96,7 +100,7 @@ def main(config, workdir: pathlib.Path) -> None:
 
     # ---- the loop --------------------------------------------------------------------------------
     for step in range(int(state.step), config.steps):
-      batch = next(batches)
+      batch = shard_rows(next(batches), mesh)
       grads, sums = gradient(state.params, batch)
       state, grad_norm = update(state, grads, sums["count"])
       count = float(sums["count"])

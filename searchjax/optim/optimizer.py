@@ -1,16 +1,23 @@
-"""AdamW with warm-up and decay.  PURE.
+"""Optimisers: AdamW, and Muon for matrices trained from scratch.  PURE.
 
-  m, v: moments of the clipped gradient;  θ ← θ − η_t (m̂ / (√v̂ + ε) + λ θ)
+  AdamW   m, v: moments of the clipped gradient;  θ ← θ − η_t (m̂ / (√v̂ + ε) + λ θ)
+  Muon    M: momentum of a matrix's gradient;     θ ← θ − η_t (orthogonalised M + λ θ)
 
-Norm weights, biases and decay rates carry no weight decay.
+Muon treats stacked layers and experts one by one; embeddings, norms, convolutions and decay rates stay
+with Adam. Norm weights, biases and decay rates carry no weight decay.
 
-Source   arXiv:1711.05101, through optax.
+Source   arXiv:1711.05101; Muon, K. Jordan 2024, arXiv:2502.16982; both through optax.
 """
 
 import jax
 import optax
+import optax.contrib
+
+from searchjax.model.config import ModelConfig
+from searchjax.model.params import ParamSpec, param_specs
 
 NO_DECAY = ("norm", "out_norm", "query_norm", "key_norm", "final_norm", "A_log", "dt_bias")
+STACKED = ("groups", "layers", "experts")
 
 
 def learning_rate(step, *, peak: float, warmup: int, total: int, decay: str):
@@ -37,7 +44,7 @@ def adamw(
   weight_decay: float,
   clip_norm: float,
 ) -> optax.GradientTransformation:
-  """The optimiser of every stage.
+  """AdamW.
 
   Args:
     peak, warmup, total, decay: see `learning_rate`; steps.
@@ -49,6 +56,58 @@ def adamw(
   return optax.chain(
     optax.clip_by_global_norm(clip_norm),
     optax.adamw(schedule, b1=0.9, b2=b2, weight_decay=weight_decay, mask=_decays),
+  )
+
+
+def muon(
+  model: ModelConfig,
+  *,
+  peak: float,
+  adam_peak: float,
+  warmup: int,
+  total: int,
+  decay: str,
+  b2: float,
+  weight_decay: float,
+  clip_norm: float,
+) -> optax.GradientTransformation:
+  """Muon for the decoder's matrices, Adam for the rest.
+
+  Args:
+    model: says which parameters are matrices, and which of their axes are summed over.
+    peak, adam_peak: largest step sizes of the two; the other arguments are as in `adamw`.
+  """
+  schedule = lambda step, peak: learning_rate(
+    step, peak=peak, warmup=warmup, total=total, decay=decay
+  )
+  return optax.chain(
+    optax.clip_by_global_norm(clip_norm),
+    optax.contrib.muon(
+      lambda step: schedule(step, peak), adam_learning_rate=lambda step: schedule(step, adam_peak),
+      adam_b2=b2, weight_decay=weight_decay,
+      muon_weight_dimension_numbers=lambda params: matrix_axes(model),
+    ),
+  )
+
+
+def matrix_axes(model: ModelConfig) -> dict:
+  """Per parameter, the axes a product with it sums over and those it gives; None: not a matrix."""
+
+  def axes(path, spec):
+    name = path[-1].key
+    lead = sum(axis in STACKED for axis in spec.axes)
+    if spec.init != "normal" or name.startswith("conv") or len(spec.shape) - lead < 2:
+      return None
+    end, summed = lead, 1
+    while summed < spec.fan_in:
+      summed *= spec.shape[end]
+      end += 1
+    return optax.contrib.MuonDimensionNumbers(
+      tuple(range(lead, end)), tuple(range(end, len(spec.shape)))
+    )
+
+  return jax.tree_util.tree_map_with_path(
+    axes, param_specs(model), is_leaf=lambda x: isinstance(x, ParamSpec)
   )
 
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from searchjax.data.chat import ChatFormat
 from searchjax.data.pairs import Pair, encode_pair
+from searchjax.dist.mesh import replicate, shard_rows
 from searchjax.model import forward, heads
 from searchjax.model.config import ModelConfig
 from searchjax.objective.bradley_terry import preference_probability
@@ -71,15 +73,21 @@ class PreferenceScorer:
   """P̄ of answers against references, remembering every pair it has scored.
 
   Args:
-    rows: pairs per device batch.
+    mesh: rows of a batch are split over it.
+    rows: pairs of a batch.
     length: tokens of a row.
   """
 
-  def __init__(self, params, model: ModelConfig, chat: ChatFormat, *, rows: int, length: int):
-    self._params, self._chat, self._rows, self._length = params, chat, rows, length
+  def __init__(
+    self, params, model: ModelConfig, chat: ChatFormat, mesh: Mesh, *, rows: int, length: int
+  ):
+    self._params, self._mesh = replicate(params, mesh), mesh
+    self._chat, self._rows, self._length = chat, rows, length
     self._known: dict[tuple[str, str, str], float] = {}
     self._deltas = jax.jit(
-      lambda params, tokens, segments, ends: pair_deltas(params, model, tokens, segments, ends)
+      lambda params, tokens, segment_ids, ends: pair_deltas(
+        params, model, tokens, segment_ids, ends
+      )
     )
 
   def score(self, pairs: Sequence[tuple[str, str, str]]) -> np.ndarray:
@@ -95,9 +103,8 @@ class PreferenceScorer:
       range(0, len(new), self._rows),
       strict=True,
     ):
-      deltas = np.asarray(
-        self._deltas(self._params, batch["tokens"], batch["segment_ids"], batch["ends"])
-      )
+      rows = {n: batch[n] for n in ("tokens", "segment_ids", "ends")}
+      deltas = np.asarray(self._deltas(self._params, **shard_rows(rows, self._mesh)))
       # encode_pair always subtracts second from first; the equation's second term is turned round.
       forward_order, swapped = deltas[: self._rows], -deltas[self._rows :]
       p = np.asarray(preference_probability(forward_order, swapped))

@@ -12,7 +12,7 @@ from searchjax.data.tokenizer import load_tokenizer
 from searchjax.dist import checkpoint
 from searchjax.model.config import ModelConfig, model_config
 from searchjax.model.params import init_params
-from searchjax.rollout.engine import Engine
+from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.group import collect_groups
 from searchjax.search.server import start_server
@@ -33,7 +33,7 @@ class Agent:
   model: ModelConfig
   chat: ChatFormat
   tool: SearchTool
-  engine: Engine
+  engine: EngineGroup
   limits: Limits
   tools: list[dict] | None
 
@@ -70,7 +70,10 @@ def open_agent(config: Mapping, model: ModelConfig, chat: ChatFormat) -> Iterato
       )
     )
     tool.check()
-    engine = Engine(model, length=limits.tokens, stop_ids=chat.stop_ids, **config.engine)
+    engine = EngineGroup(
+      model, devices=jax.local_devices(), length=limits.tokens, stop_ids=chat.stop_ids,
+      **config.engine,
+    )
     yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
 
 

@@ -79,6 +79,7 @@ class Engine:
     decode_steps: tokens decoded between two looks at the host.
     stop_ids: ids that end a turn.
     top_k, top_p: restrict sampling; training refuses them (the recorded log-prob is the full model's).
+    device: where the states lie; None is the default one. Parameters must lie there too.
   """
 
   def __init__(
@@ -93,13 +94,16 @@ class Engine:
     stop_ids: tuple[int, ...],
     top_k: int = 0,
     top_p: float = 1.0,
+    device: jax.Device | None = None,
   ):
     self.config, self.lanes, self.length = config, lanes, length
+    self.device = device or jax.devices()[0]
     self.feed_rows, self.feed_tokens = min(feed_rows, lanes), feed_tokens
     self.stop_ids = tuple(stop_ids)
     self.counts = EngineCounts()
-    self._cache = empty_cache(config, lanes, length)
-    self._lanes = sample.empty_lanes(lanes)
+    self._cache, self._lanes = jax.device_put(
+      (empty_cache(config, lanes, length), sample.empty_lanes(lanes)), self.device
+    )
     self._feed = jax.jit(
       functools.partial(_feed, config=config), donate_argnames=("cache", "lanes")
     )
@@ -204,6 +208,57 @@ class Engine:
         if lane.conversation.finished:
           done.append(slot)
     return done
+
+
+class EngineGroup:
+  """One engine a device, each with its own conversations and thread.
+
+  A conversation's numbers do not depend on its batch-mates, so neither on the number of engines.
+
+  Args:
+    devices: each gets an engine.
+    lanes: of all engines together; must divide by the devices.
+    **settings: as for `Engine`.
+  """
+
+  def __init__(self, config: ModelConfig, *, devices: list[jax.Device], lanes: int, **settings):
+    if lanes % len(devices):
+      raise ValueError(
+        f"engine.lanes must be a multiple of the {len(devices)} devices, got {lanes}"
+      )
+    self.engines = [
+      Engine(config, lanes=lanes // len(devices), device=device, **settings) for device in devices
+    ]
+
+  def run(self, params, conversations: Iterable[Conversation], *, temperature: float) -> None:
+    """As `Engine.run`; `params` must lie whole on every device."""
+    conversations = list(conversations)
+    n = len(self.engines)
+
+    def run_one(i):
+      here = jax.tree.map(lambda a: _on_device(a, self.engines[i]), params)
+      self.engines[i].run(here, conversations[i::n], temperature=temperature)
+
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+      for done in [pool.submit(run_one, i) for i in range(n)]:
+        done.result()
+
+  def take_counts(self) -> EngineCounts:
+    """Counts since the last call, over all engines; seconds are the longest engine's."""
+    counts = [engine.counts for engine in self.engines]
+    for engine in self.engines:
+      engine.counts = EngineCounts()
+    total = EngineCounts(*map(sum, zip(*(dataclasses.astuple(c) for c in counts), strict=True)))
+    total.seconds = max(c.seconds for c in counts)
+    return total
+
+
+def _on_device(array, engine):
+  """The copy of a replicated array that lies on the engine's device, without moving it."""
+  for shard in array.addressable_shards:
+    if shard.device == engine.device and shard.data.shape == array.shape:
+      return shard.data
+  return jax.device_put(array, engine.device)
 
 
 def _feed(params, cache, lanes, slots, tokens, length, start, pending, generate, left, key, config):

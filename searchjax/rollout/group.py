@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from searchjax.data.chat import ChatFormat
 from searchjax.data.demonstrations import budget_statement
-from searchjax.rollout.engine import Engine
+from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 
 # Independent streams of one seed.
@@ -48,7 +48,7 @@ def collect_groups(
   questions: Sequence[Any],
   params,
   *,
-  engine: Engine,
+  engine: EngineGroup,
   chat: ChatFormat,
   tool,
   limits: Limits,

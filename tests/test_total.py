@@ -1,0 +1,106 @@
+"""From episodes to rewards: the gate, the pairing of references, invalid rollouts, ablations."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from searchjax.reward.total import base_reward, pair_references, total_reward
+
+CONFIG = dict(
+  aggregation="gated", tool_penalty="anchored", length_penalty="anchored", alpha_win=0.5,
+  alpha_lose=1.0, beta_lose=0.3, lambda_tool=0.2, lambda_len=0.1, per_call=0.1, per_token=0.01,
+)
+QUESTION = types.SimpleNamespace(id="q", text="Name the city of airport ABC.", answer="Foo", aliases=())
+KEYS = jax.random.split(jax.random.key(0), 1)
+
+
+def episode(answer="Foo", calls=1, failures=0, length=10, valid=True):
+  return types.SimpleNamespace(
+    question=QUESTION, final_answer=answer, tool_calls=calls, tool_failures=failures,
+    final_length=length, valid=valid,
+  )
+
+
+class Scorer:
+  """Prefers every answer with 0.8; counts what it is asked."""
+
+  def __init__(self):
+    self.asked = []
+
+  def score(self, pairs):
+    self.asked += pairs
+    return np.full(len(pairs), 0.8, np.float32)
+
+
+def score(group, references=None, **changes):
+  references = references or [episode(length=10)]
+  return total_reward([group], [references], Scorer(), KEYS, CONFIG | changes)
+
+
+def test_preference_earns_nothing_without_correctness():
+  parts = score([episode(), episode("Bar")], length_penalty="off", tool_penalty="off")
+  np.testing.assert_allclose(parts["reward"], [[0.8, 0.0]], atol=1e-6)
+  linear = score([episode(), episode("Bar")], length_penalty="off", tool_penalty="off",
+                 aggregation="linear")
+  np.testing.assert_allclose(linear["reward"], [[1.8, 0.8]], atol=1e-6)
+
+
+def test_worked_group():
+  # Winners made 1 and 3 calls: the anchor is 1, 2 (min 1, ceil of mean 2). The loser made 5.
+  parts = score([episode(calls=1), episode(calls=3, length=15), episode("Bar", calls=5, length=5)])
+  anchors = []
+  for b in (1, 2):
+    p = [1 - np.exp(-max(0, c - b)) for c in (1, 3, 5)]
+    anchors.append([0.5 * p[0], 0.5 * p[1], 1.0 * p[2] + 0.3])
+  assert any(np.allclose(parts["tool_penalty"][0], want, atol=1e-6) for want in anchors)
+  # Reference 10 tokens: the second is above the cap, the loser at half the length pays 1 - exp(-1).
+  np.testing.assert_allclose(parts["length_penalty"], [[0.0, 1.0, 1 - np.exp(-1.0)]], atol=1e-6)
+  want = np.array([0.8, 0.8, 0.0]) - 0.2 * parts["tool_penalty"][0] - 0.1 * parts["length_penalty"][0]
+  np.testing.assert_allclose(parts["reward"][0], want, atol=1e-6)
+
+
+def test_A11_an_invalid_rollout_is_no_zero_reward_and_moves_nobody():
+  group = [episode(calls=1), episode(calls=3)]
+  with_it = score([*group, episode("", calls=9, failures=9, valid=False)])
+  without = score(group)
+  np.testing.assert_allclose(with_it["reward"][:, :2], without["reward"], atol=1e-6)
+  assert with_it["valid"].tolist() == [[True, True, False]]
+
+
+def test_references_are_paired_cyclically_and_invalid_ones_left_out():
+  a, b, bad = episode(length=3), episode(length=4), episode(valid=False)
+  assert pair_references([[a, bad, b]], 5) == [[a, b, a, b, a]]
+  assert pair_references([[bad]], 2) == [[None, None]]
+  parts = score([episode(), episode("Bar")], references=[bad])
+  assert not parts["valid"].any() and np.all(parts["reward"] == 0)
+
+
+def test_failed_searches_are_not_charged():
+  calm, failed = score([episode(calls=1)]), score([episode(calls=3, failures=2)])
+  np.testing.assert_allclose(calm["tool_penalty"], failed["tool_penalty"])
+
+
+def test_unconditional_penalties_charge_everybody():
+  parts = score([episode(calls=2, length=7), episode("Bar", calls=4, length=9)],
+                tool_penalty="unconditional", length_penalty="unconditional")
+  np.testing.assert_allclose(parts["tool_penalty"], [[0.2, 0.4]], atol=1e-6)
+  np.testing.assert_allclose(parts["length_penalty"], [[0.07, 0.09]], atol=1e-6)
+
+
+@pytest.mark.parametrize("change, message", [
+  (dict(aggregation="sum"), 'reward.aggregation must be "gated" or "linear", got "sum"'),
+  (dict(tool_penalty="on"), 'reward.tool_penalty must be "anchored", "unconditional" or "off"'),
+  (dict(length_penalty="on"), 'reward.length_penalty must be "anchored", "unconditional" or "off"'),
+])
+def test_unknown_modes_are_named(change, message):
+  with pytest.raises(ValueError, match=message):
+    score([episode()], **change)
+
+
+def test_J5_an_empty_answer_is_wrong_whatever_its_form():
+  assert not base_reward(QUESTION, "")
+  assert base_reward(QUESTION, "ABC serves the city of Foo.")
+  chat = types.SimpleNamespace(rubrics=(), text="", id="c")
+  assert not base_reward(chat, "") and base_reward(chat, "anything")
