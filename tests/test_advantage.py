@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 from searchjax.objective.advantage import group_advantage, group_composition
 
 group_advantage = jax.jit(group_advantage, static_argnames="divide_by_std")
+group_composition = jax.jit(group_composition)
 
 
 
