@@ -77,3 +77,15 @@ def test_weight_decay_spares_norms(problem):
   state, _ = make_update(optimizer)(init_state(params, optimizer), zero, 1)
   np.testing.assert_array_equal(state.params["norm"], before["norm"])
   np.testing.assert_allclose(state.params["matrix"], before["matrix"] * (1 - 0.05 * 0.5), rtol=1e-5)
+
+
+def test_muon_knows_which_axes_of_every_matrix_are_summed_over():
+  from searchjax.model.config import model_config
+  from searchjax.optim.optimizer import matrix_axes
+  axes = matrix_axes(model_config("tiny"))
+  assert axes["embed"] is None and axes["attention"]["norm"] is None and axes["delta"]["A_log"] is None
+  assert axes["delta"]["conv_key"] is None and axes["moe"]["shared_gate"] is None
+  assert axes["attention"]["query"] == ((1,), (2, 3))        # [group | D | N, H]
+  assert axes["attention"]["out"] == ((1, 2), (3,))          # [group | N, H | D]
+  assert axes["moe"]["gate_up"] == ((3,), (4,))              # [group, layer, expert | D | F]
+  assert axes["delta"]["value"] == ((2,), (3, 4))

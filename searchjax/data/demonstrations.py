@@ -26,6 +26,7 @@ from searchjax.search.worlds import World
 
 RATES = {
   "verify": 0.6,        # a needless search after the answer is known
+  "verify_again": 0.6,  # and another after that one
   "repeat": 0.15,       # a hop's search is made twice
   "skip": 0.2,          # of questions of 2 hops or more: stops one hop early, so answers wrongly
   "abstain": 0.1,       # says that it does not know, though it could
@@ -236,6 +237,8 @@ def _plan(question, needed, draw, rates, limit) -> list[tuple[str, bool]]:
     query, found = needed[-1]
     word = query.split()[-1]
     plan.append((draw.choice((query, f"{found} {word}")), True))
+    if draw.random() < rates["verify_again"]:
+      plan.append((draw.choice((query, f"{found} {word}")), True))
   for i in reversed(range(len(plan))):
     if len(plan) > limit and plan[i][1]:
       del plan[i]
