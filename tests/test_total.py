@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward, pair_references, total_reward
 
 CONFIG = dict(
@@ -23,7 +24,7 @@ def episode(answer="Foo", calls=1, failures=0, length=10, valid=True):
   )
 
 
-class Scorer:
+class Scorer(PreferenceScorer):
   """Prefers every answer with 0.8; counts what it is asked."""
 
   def __init__(self):

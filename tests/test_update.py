@@ -11,6 +11,13 @@ from searchjax.optim.update import init_state, make_gradient, make_update
 OPTIONS = dict(peak=0.1, warmup=2, total=10, decay="constant", b2=0.99, weight_decay=0.0, clip_norm=1e9)
 
 
+@pytest.fixture(autouse=True)
+def optax_is_not_strict():
+  """optax itself mixes its integer step count with floats."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield
+
+
 def loss(params, batch):
   error = batch["x"] @ params["matrix"] - batch["y"]
   return jnp.sum(jnp.square(error)), {"count": jnp.int32(batch["x"].shape[0])}

@@ -105,7 +105,7 @@ class ChatFormat:
   Args:
     tokenizer: a `tokenizers.Tokenizer`, or a transformers fast tokenizer around one. It must know
       `<|im_start|>`, `<|im_end|>`, `<tool_call>` and `<think>` (with their closing forms) as added
-      tokens. Longer added tokens that spell several lines of markup at once are used where they fit.
+      tokens. Longer added tokens that spell several lines of markup are used where they fit.
     tools: the tool schemas (OpenAI function format) against which calls are read; None means the
       project's search tool.
 
@@ -415,7 +415,7 @@ class ChatFormat:
       yield self._plain.decode(run, skip_special_tokens=False), False
 
   def _events(self, ids: Sequence[int]):
-    """Yields (text, "plain" | "marker" | "stray"); a long control token yields each of its parts."""
+    """Yields (text, "plain" | "marker" | "stray"); a long control token yields all its parts."""
     for text, control in self._segments(ids):
       if not control:
         yield text, "plain"

@@ -10,6 +10,7 @@ Source   arXiv:1711.05101; Muon, K. Jordan 2024, arXiv:2502.16982; both through 
 """
 
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
 
@@ -31,7 +32,7 @@ def learning_rate(step, *, peak: float, warmup: int, total: int, decay: str):
     "linear": optax.linear_schedule(peak, 0.0, left),
     "constant": optax.constant_schedule(peak),
   }[decay]
-  return optax.join_schedules([rise, fall], [warmup])(step)
+  return optax.join_schedules([rise, fall], [warmup])(jnp.asarray(step).astype(jnp.float32))
 
 
 def adamw(

@@ -58,7 +58,8 @@ def make_update(optimizer: optax.GradientTransformation) -> Callable:
   """
 
   def update(state, grads, denominator):
-    scale = jnp.where(denominator > 0, 1.0 / jnp.maximum(denominator, 1), 0.0)
+    denominator = jnp.asarray(denominator).astype(jnp.float32)
+    scale = jnp.where(denominator > 0, 1.0 / jnp.maximum(denominator, 1.0), 0.0)
     grads = jax.tree.map(lambda g: (g * scale).astype(g.dtype), grads)
     changes, moments = optimizer.update(grads, state.moments, state.params)
     params = optax.apply_updates(state.params, changes)

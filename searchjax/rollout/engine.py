@@ -12,7 +12,8 @@ import concurrent.futures
 import dataclasses
 import functools
 import time
-from typing import Iterable, Protocol
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from searchjax.model.config import ModelConfig
 from searchjax.rollout import sample
 
 
+@runtime_checkable
 class Conversation(Protocol):
   """What the engine drives.
 
