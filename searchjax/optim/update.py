@@ -63,6 +63,6 @@ def make_update(optimizer: optax.GradientTransformation) -> Callable:
     grads = jax.tree.map(lambda g: (g * scale).astype(g.dtype), grads)
     changes, moments = optimizer.update(grads, state.moments, state.params)
     params = optax.apply_updates(state.params, changes)
-    return TrainState(params, moments, state.step + 1), optax.global_norm(grads)
+    return TrainState(params, moments, state.step + 1), optax.tree.norm(grads)
 
   return jax.jit(update, donate_argnums=0)
