@@ -106,7 +106,9 @@ def test_token_logprobs_equal_the_full_softmax_and_mask_padding_ids(policy, run)
   logits = np.asarray(hidden @ head, np.float64)[:, :-1, :47] / 0.7
   want = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   want = np.take_along_axis(want, TOKENS[:, 1:, None], -1)[..., 0]
-  got, best = heads.token_logprobs(params, config, hidden, TOKENS, temperature=0.7, chunk=5)
+  got, best = heads.token_logprobs(
+    params, config, hidden, jnp.asarray(TOKENS), temperature=0.7, chunk=5
+  )
   np.testing.assert_allclose(got[:, 1:], want, atol=2e-5)
   assert np.all(got[:, 0] == 0) and best.max() < 47
   np.testing.assert_array_equal(best[:, 1:], logits.argmax(-1))

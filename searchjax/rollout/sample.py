@@ -146,14 +146,14 @@ def decode(
     on = lanes.generating
     tokens = tokens.at[:, step].set(jnp.where(on, token, 0))
     logps = logps.at[:, step].set(jnp.where(on, logp, 0.0))
-    position = lanes.position + on
-    left = lanes.left - on
+    one = on.astype(jnp.int32)
+    position, left = lanes.position + one, lanes.left - one
     stop = jnp.any(token[:, None] == stops[None, :], axis=-1)
     going = on & ~stop & (left > 0) & (position + 1 < length)
     lanes = lanes.replace(
       token=jnp.where(on, token, lanes.token), position=position, left=left, generating=going
     )
-    return step + 1, lanes, buffer, tokens, logps, count + on
+    return step + 1, lanes, buffer, tokens, logps, count + one
 
   carry = (
     jnp.int32(0),
