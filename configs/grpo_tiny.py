@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 def get_config(variant: str = "") -> ConfigDict:
   c = ConfigDict()
   c.seed = 0
-  c.steps = 30
+  c.steps = 36
   c.questions_per_step = 16
   c.group_size = 8
   c.references = 2
@@ -27,7 +27,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.rows = 32
   c.lengths = (128, 256)
   c.keep_checkpoints = 1
-  c.checkpoint_every = 10
+  c.checkpoint_every = 12
   c.tokenizer = ""
   c.optimizer = ConfigDict(
     dict(peak=5e-4, warmup=3, decay="constant", b2=0.98, weight_decay=0.0, clip_norm=1.0)

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 def get_config(variant: str = "") -> ConfigDict:
   c = ConfigDict()
   c.seed = 0
-  c.steps = 120
+  c.steps = 100
   c.rows = 24
   c.pair_length = 128
-  c.holdout_every = 40
+  c.holdout_every = 25
   c.tokenizer = ""
   c.corpus = ""
   c.optimizer = ConfigDict(

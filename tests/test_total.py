@@ -105,3 +105,17 @@ def test_J5_an_empty_answer_is_wrong_whatever_its_form():
   assert base_reward(QUESTION, "ABC serves the city of Foo.")
   chat = types.SimpleNamespace(rubrics=(), text="", id="c")
   assert not base_reward(chat, "") and base_reward(chat, "anything")
+
+
+def test_every_statement_of_the_atlas_is_accepted_and_another_name_is_not():
+  from searchjax.data.pairs import FILLER
+  from searchjax.data.questions import forward_questions
+  from searchjax.search.atlas import load_atlas
+  atlas = load_atlas()
+  questions = [q for hops in (1, 2, 3)
+               for q in forward_questions(atlas, "heldout", hops=hops, count=40, seed=5)]
+  for q, other in zip(questions, questions[7:] + questions[:7], strict=True):
+    forms = [q.statement, q.answer, *(f.format(answer=q.statement, bare=q.answer) for f in FILLER)]
+    assert all(base_reward(q, form) for form in forms), q
+    if other.answer not in q.answer and q.answer not in other.answer:
+      assert not base_reward(q, q.statement.replace(q.answer, other.answer)), (q, other.answer)

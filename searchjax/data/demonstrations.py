@@ -156,7 +156,9 @@ class _Conversation:
     self.calls = 0
     self.budget = None
     if len(questions) == 1 and draw.random() < rates["budget"]:
-      self.budget = draw.randint(0, max(max_calls, draw.choice((max_calls, MAX_STATED_BUDGET))))
+      # Binding ones half the time; among the others the two digits of ten are as common as the rest.
+      loose = (*range(max_calls + 1, MAX_STATED_BUDGET), *(MAX_STATED_BUDGET,) * 3)
+      self.budget = draw.choice((draw.randint(0, max_calls), draw.choice(loose)))
       self.limit = min(max_calls, self.budget)
       self.messages.append(_message("system", budget_statement(self.budget)))
     self._scripted: ToolOutcome | None = None

@@ -41,8 +41,8 @@ das sur
 COPULAS = _set("is are was were es est sont son ist sind war era fue è é")
 
 # What a place may be called before "of": "the city of Paris". Other things of Paris are not Paris.
-PLACE_KINDS = _set("city town village country nation state province region county island kingdom "
-                   "commonwealth name")
+PLACE_KINDS = _set("city town village country nation state province region county island continent "
+                   "kingdom commonwealth name")
 # What makes one place's name another's: "Guatemala City" answers no question for Guatemala.
 PLACE_ENDINGS = _set("city state capital town place island islands county province region district")
 
