@@ -61,28 +61,26 @@ def main(config, workdir: pathlib.Path) -> None:
         purpose="evaluation", step=0, budget=budget,
       )
     ]
-    answers = {}
+    rollouts = {}
     for name, params in policies.items():
       results["policies"][name] = {}
       for mode, temperature in modes.items():
         episodes = collect(params, temperature)
-        answers[name, mode] = [e.final_answer for e in episodes]
+        rollouts[name, mode] = episodes
         results["policies"][name][mode] = summary(episodes, prices, config.seed)
-        write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes))
         row = results["policies"][name][mode]
         log.write(done, {"rollout_accuracy": row["accuracy"], "rollout_tool_calls": row["calls"]})
         done += 1
-    for (name, mode), given in answers.items():
-      results["policies"][name][mode]["preference"] = float(
-        np.mean(
-          scorer.score(
-            [
-              (q.text, a, r)
-              for q, a, r in zip(questions, given, answers["sft", mode], strict=True)
-            ]
-          )
-        )
+    for (name, mode), episodes in rollouts.items():
+      # Side by side with the SFT policy's answers, by the preference model.
+      preference = scorer.score(
+        [
+          (e.question.text, e.final_answer, other.final_answer)
+          for e, other in zip(episodes, rollouts["sft", mode], strict=True)
+        ]
       )
+      results["policies"][name][mode]["preference"] = float(np.mean(preference))
+      write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference))
     some = questions[: config.budget_questions]
     for name in ("sft", "rl"):
       sweep = []
@@ -137,17 +135,17 @@ def summary(episodes, prices, seed: int) -> dict:
   }
 
 
-def records(episodes) -> list[dict]:
-  """One readable record a rollout."""
+def records(episodes, preference) -> list[dict]:
+  """One readable record a rollout; there is no penalty in an evaluation."""
   return [
     {
       "question_id": e.question.id, "kind": "qa", "question": e.question.text,
       "gold": e.question.answer, "hops": e.question.hops, "world": e.question.world,
       "turns": e.turns, "final_answer": e.final_answer, "stop": e.stop, "valid": e.valid,
       "tool_calls": e.tool_calls, "tool_failures": e.tool_failures, "length": e.final_length,
-      "correct": bool(base_reward(e.question, e.final_answer)),
+      "reward": {"base": float(base_reward(e.question, e.final_answer)), "preference": float(s)},
     }
-    for e in episodes
+    for e, s in zip(episodes, preference, strict=True)
   ]
 
 
