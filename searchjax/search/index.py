@@ -12,6 +12,7 @@ Source   Okapi BM25 (Lucene's idf) by bm25s, arXiv:2407.03618.
 
 import functools
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -45,7 +46,9 @@ def _bm25s():
   for name in hidden:
     sys.modules[name] = None  # `import jax.lax` then raises ImportError, which bm25s expects
   try:
-    return importlib.import_module("bm25s")
+    module = importlib.import_module("bm25s")
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index at DEBUG
+    return module
   finally:
     for name, module in hidden.items():
       if module is None:
