@@ -5,7 +5,7 @@ Hardware   two CPU cores, about 6 minutes.
 Expect     greedy accuracy on held-out entities .9 with 2.0 calls (a perfect agent's).
 Command    python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
 Needs      the SFT and preference runs beside it (runs/tiny/sft, runs/tiny/rm).
-Variants   configs/grpo_tiny.py:smoke; ablations on the command line:
+Variants   configs/grpo_tiny.py:smoke, :ablation (20 steps); ablations on the command line:
            --config.reward.tool_penalty=unconditional|off  --config.reward.length_penalty=…
            --config.reward.aggregation=linear  --config.mismatch=none|sequence_is
 """
@@ -37,7 +37,7 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(
       aggregation="gated", tool_penalty="anchored", length_penalty="anchored",
       alpha_win=1.0, alpha_lose=0.5, beta_lose=0.1, lambda_tool=0.3, lambda_len=0.2,
-      per_call=0.25, per_token=0.02,
+      per_call=1.0, per_token=0.02,
     )
   )
   c.scorer = ConfigDict(dict(rows=32, length=160))
@@ -53,6 +53,8 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.questions, c.data.chats = 60, 10
     c.engine.lanes, c.engine.feed_rows, c.scorer.rows = 32, 8, 8
     c.checkpoint_every = 3
+  elif variant == "ablation":
+    c.steps, c.checkpoint_every = 20, 20
   elif variant:
-    raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
+    raise ValueError(f'variant must be "smoke", "ablation" or absent, got "{variant}"')
   return c

@@ -11,10 +11,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage() { fail "$1 (bash launch/ablate.sh --help shows the arguments)" 2; }
 
-smoke="" workdir="" seeds="0 1 2" arms="anchored unconditional"
+variant=":ablation" workdir="" seeds="0 1 2" arms="anchored unconditional"
 while [ $# -gt 0 ]; do
   case "$1" in
-    --smoke) smoke=":smoke" ;;
+    --smoke) variant=":smoke" ;;
     --workdir|--seeds|--arms)
       { [ $# -ge 2 ] && [ -n "$2" ] && [ "${2#--}" = "$2" ]; } || usage "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
@@ -43,7 +43,7 @@ for arm in $arms; do
   for seed in $seeds; do
     run="$workdir/ablation/$arm/seed_$seed"
     echo "== tool penalty $arm, seed $seed"
-    "$PY" -m searchjax.train_grpo --config "configs/grpo_tiny.py$smoke" --workdir "$run" \
+    "$PY" -m searchjax.train_grpo --config "configs/grpo_tiny.py$variant" --workdir "$run" \
       "--config.seed=$seed" "--config.reward.tool_penalty=$arm" </dev/null \
       || fail "$arm, seed $seed failed (exit code $?); its message is above" 1
   done
