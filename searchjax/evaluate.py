@@ -53,7 +53,7 @@ def main(config, workdir: pathlib.Path) -> None:
                  "seed": config.seed, "limits": dict(config.limits)},
   }
   done = 0
-  with open_agent(config, model, chat) as agent:
+  with log, open_agent(config, model, chat) as agent:
     collect = lambda params, temperature, budget=None, some=None: [
       group[0]
       for group in agent.collect(
@@ -98,7 +98,6 @@ def main(config, workdir: pathlib.Path) -> None:
         done += 1
       results["budget"][name] = budget_summary(sweep, seed=config.seed)
   write_json(workdir / "results.json", results)
-  log.close()
 
 
 def outcome(e, prices) -> dict:

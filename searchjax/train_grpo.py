@@ -103,7 +103,7 @@ def main(config, workdir: pathlib.Path) -> None:
   log = RunLog(workdir, config, total_steps=config.steps, resume_step=int(state.step), title="grpo")
   anchor_key = jax.random.fold_in(jax.random.key(config.seed), 17)
 
-  with open_agent(config, model, chat) as agent:
+  with log, open_agent(config, model, chat) as agent:
     for step in range(int(state.step), config.steps):
       # ---- rollouts: the policy's and the frozen reference's --------------------------------------
       questions = next(stream)
@@ -180,7 +180,6 @@ def main(config, workdir: pathlib.Path) -> None:
           keep=config.keep_checkpoints,
         )
   save_policy(workdir, config.steps, state.params, model)
-  log.close()
 
 
 def step_metrics(groups, parts) -> dict[str, float]:

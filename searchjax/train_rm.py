@@ -75,27 +75,27 @@ def main(config, workdir: pathlib.Path) -> None:
   deltas = jax.jit(lambda params, batch: both_orders(model, params, batch))
 
   # ---- the loop --------------------------------------------------------------------------------
-  for step in range(int(state.step), config.steps):
-    draw = np.random.default_rng((config.seed, step))
-    chosen = draw.integers(0, len(pairs.train), config.rows)
-    (batch,) = pair_rows(
-      chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
-    )
-    grads, sums = gradient(state.params, shard_rows(batch, mesh))
-    state, grad_norm = update(state, grads, sums["count"])
-    metrics = {
-      "loss": float(sums["loss"] / sums["count"]),
-      "pair_accuracy": float(sums["right"] / max(sums["decided"], 1)),
-      "grad_norm": float(grad_norm),
-    }
-    done = step + 1
-    if done % config.holdout_every == 0 or done == config.steps:
-      metrics |= holdout(deltas, state.params, held, mesh)
-    log.write(step, metrics)
-    if done == config.steps:
-      checkpoint.save(directory, done, state, {}, keep=1)
+  with log:
+    for step in range(int(state.step), config.steps):
+      draw = np.random.default_rng((config.seed, step))
+      chosen = draw.integers(0, len(pairs.train), config.rows)
+      (batch,) = pair_rows(
+        chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
+      )
+      grads, sums = gradient(state.params, shard_rows(batch, mesh))
+      state, grad_norm = update(state, grads, sums["count"])
+      metrics = {
+        "loss": float(sums["loss"] / sums["count"]),
+        "pair_accuracy": float(sums["right"] / max(sums["decided"], 1)),
+        "grad_norm": float(grad_norm),
+      }
+      done = step + 1
+      if done % config.holdout_every == 0 or done == config.steps:
+        metrics |= holdout(deltas, state.params, held, mesh)
+      log.write(step, metrics)
+      if done == config.steps:
+        checkpoint.save(directory, done, state, {}, keep=1)
   save_policy(workdir, config.steps, state.params, model)
-  log.close()
 
 
 def holdout(deltas, params, batches, mesh) -> dict[str, float]:

@@ -61,9 +61,10 @@ def main(config, workdir: pathlib.Path) -> None:
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer)
   model = new_model(config.model, chat)
-  with open_agent(config, model, chat) as agent:
-    log = RunLog(workdir, config, total_steps=config.steps,
-                 resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="sft")
+  with open_agent(config, model, chat) as agent, RunLog(
+    workdir, config, total_steps=config.steps,
+    resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="sft",
+  ) as log:
     started = time.monotonic()
     questions = load_questions(atlas, config.data, "sft", config.seed, config.data.questions)
     demonstrations = make_demonstrations(
@@ -122,7 +123,6 @@ def main(config, workdir: pathlib.Path) -> None:
         )
     save_policy(workdir, config.steps, state.params, model)
     batches.close()
-    log.close()
 
 
 def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:

@@ -52,8 +52,8 @@ GLUE = (
   " is the ", " is a ", " is ", " of the ", " of ", " in the ", " in ", " and ", " has a ",
   " lies in the ", " serves the ", " served by ", " holding the ", " holding ", " with the ",
   " the ", " a ", " to ", " with ", " by ", " or ", "The ", "the ", "What is the ", "What is ",
-  "Which ", "In which ", "Name the ", "Name ", "Tell me the ", "Tell me ", "Write ", "Say ", "Its ", "It is ", "a ", "A ",
-  "of ", ": ", ", ", "No results.", "Search failed: ", "Error: ", "You may search at most ",
+  "Which ", "In which ", "Name the ", "Name ", "Tell me the ", "Tell me ", "Write ", "Say ",
+  "Its ", "It is ", "a ", "A ", "of ", ": ", ", ", "No results.", "Search failed: ", "Error: ", "You may search at most ",
   " times.", " time.", "Reply with the word ", "Reply with ", "I do not know", "I could not find ",
   "The answer is ",
 )
