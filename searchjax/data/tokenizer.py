@@ -53,7 +53,8 @@ GLUE = (
   " lies in the ", " serves the ", " served by ", " holding the ", " holding ", " with the ",
   " the ", " a ", " to ", " with ", " by ", " or ", "The ", "the ", "What is the ", "What is ",
   "Which ", "In which ", "Name the ", "Name ", "Tell me the ", "Tell me ", "Write ", "Say ",
-  "Its ", "It is ", "a ", "A ", "of ", ": ", ", ", "No results.", "Search failed: ", "Error: ", "You may search at most ",
+  "Its ", "It is ", "a ", "A ",
+  "of ", ": ", ", ", "No results.", "Search failed: ", "Error: ", "You may search at most ",
   " times.", " time.", "Reply with the word ", "Reply with ", "I do not know", "I could not find ",
   "The answer is ",
 )
