@@ -2,7 +2,7 @@
 
 Shows      RL above SFT in accuracy with fewer calls; accuracy rises with the budget, then is flat.
 Hardware   two CPU cores, about 2 minutes.
-Expect     held-out accuracy of the SFT policy about .8, of the RL policy about .95, greedy.
+Expect     greedy held-out accuracy about .72 for SFT and .89 for RL.
 Command    python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/tiny/eval
 Needs      the SFT, preference and GRPO runs beside it.
 Variants   configs/evaluate_tiny.py:smoke
