@@ -44,10 +44,12 @@ def chunks(arrays, segments=None, state=None, carried=1):
   T = arrays[0].shape[1]
   segments = np.ones((B, T), np.int32) if segments is None else segments
   state = jnp.zeros((B, M, P, R)) if state is None else state
-  return deltanet.delta_chunks(
-    *map(jnp.asarray, arrays), jnp.asarray(segments), state,
-    jnp.full((B,), carried, jnp.int32), chunk_length=C,
+  return run_chunks(
+    *map(jnp.asarray, arrays), jnp.asarray(segments), state, jnp.full((B,), carried, jnp.int32)
   )
+
+
+run_chunks = jax.jit(lambda *a: deltanet.delta_chunks(*a, chunk_length=C))
 
 
 @pytest.mark.parametrize("T", [1, C - 1, C, C + 1, 2 * C + 3])
@@ -129,7 +131,7 @@ def test_gradients_are_finite_with_strong_decay_and_repeated_keys():
 def test_unit_lower_inverse():
   A = np.tril(np.random.default_rng(1).normal(size=(3, 16, 16)), -1).astype(np.float32)
   want = np.linalg.inv(np.eye(16) + A.astype(np.float64))
-  np.testing.assert_allclose(deltanet.unit_lower_inverse(jnp.asarray(A)), want, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(jax.jit(deltanet.unit_lower_inverse)(A), want, rtol=1e-4, atol=1e-4)
 
 
 def test_convolution_looks_back_and_its_last_tap_is_the_present():
@@ -151,18 +153,19 @@ def test_layer_prefill_then_decode_equals_the_whole_row():
   config = model_config("tiny", chunk_length=8)
   weights = unstack_layers(init_params(jax.random.key(0), config), config)[0]["mixer"]
   x = jax.random.normal(jax.random.key(1), (2, 13, config.hidden_size))
-  whole = deltanet.deltanet(weights, config, x, jnp.ones((2, 13), jnp.int32))
+  layer = jax.jit(lambda x, s: deltanet.deltanet(weights, config, x, s))
+  whole = layer(x, jnp.ones((2, 13), jnp.int32))
   state = jnp.zeros((2, 3, 32, 32))
   tails = deltanet.empty_tails(config, 2, jnp.float32)
   length = jnp.array([9, 5])
-  out, state, tails = deltanet.deltanet_prefill(weights, config, x[:, :11], length, state, tails)
+  prefill = jax.jit(lambda *a: deltanet.deltanet_prefill(weights, config, *a))
+  decode = jax.jit(lambda *a: deltanet.deltanet_decode(weights, config, *a))
+  out, state, tails = prefill(x[:, :11], length, state, tails)
   np.testing.assert_allclose(out[0, :9], whole[0, :9], atol=1e-5)
   for row, start in ((0, 9), (1, 5)):
     for t in range(start, 13):
       one = lambda a, row=row: jax.tree.map(lambda y: y[row : row + 1], a)
-      y, s, c = deltanet.deltanet_decode(
-        weights, config, x[row : row + 1, t : t + 1], one(state), one(tails)
-      )
+      y, s, c = decode(x[row : row + 1, t : t + 1], one(state), one(tails))
       state = state.at[row].set(s[0])
       tails = {n: tails[n].at[row].set(c[n][0]) for n in tails}
       np.testing.assert_allclose(y[0, 0], whole[row, t], atol=1e-5)

@@ -1,6 +1,7 @@
 """The rollout engine: exact log-probs, independence of batch-mates, feeds counted once."""
 
 import concurrent.futures
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -75,17 +76,19 @@ def run(engine, params, numbers, temperature=1.0):
   return conversations
 
 
+@functools.partial(jax.jit, static_argnames="temperature")
+def score(params, tokens, segments, temperature):
+  positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), tokens.shape)
+  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
+  return heads.token_logprobs(params, CONFIG, hidden, tokens, temperature=temperature)
+
+
 def training_logps(params, conversations, temperature):
-  tokens = np.zeros((len(conversations), LENGTH), np.int32)
+  tokens = np.zeros((8, LENGTH), np.int32)  # one shape for all tests
   segments = np.zeros_like(tokens)
   for i, c in enumerate(conversations):
     tokens[i, : len(c.tokens)], segments[i, : len(c.tokens)] = c.tokens, 1
-  positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), tokens.shape)
-  tokens, segments = jnp.asarray(tokens), jnp.asarray(segments)
-  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
-  return np.asarray(
-    heads.token_logprobs(params, CONFIG, hidden, tokens, temperature=temperature)[0]
-  )
+  return np.asarray(score(params, tokens, segments, temperature)[0])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -134,11 +137,9 @@ def test_Y2_new_weights_give_new_numbers_for_the_same_prompt(engine, params):
 
 def test_greedy_takes_the_most_probable_id(engine, params):
   (c,) = run(engine, params, [6], temperature=0.0)
-  tokens = jnp.array([c.tokens + [0] * (LENGTH - len(c.tokens))], jnp.int32)
-  positions = jnp.arange(LENGTH, dtype=jnp.int32)[None]
-  segments = (positions < len(c.tokens)).astype(np.int32)
-  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
-  best = np.asarray(heads.token_logprobs(params, CONFIG, hidden, tokens)[1])[0]
+  tokens, segments = np.zeros((8, LENGTH), np.int32), np.zeros((8, LENGTH), np.int32)
+  tokens[0, : len(c.tokens)], segments[0, : len(c.tokens)] = c.tokens, 1
+  best = np.asarray(score(params, tokens, segments, 1.0)[1])[0]
   mask = np.array(c.mask)
   assert np.array_equal(np.array(c.tokens)[mask], best[: len(mask)][mask])
 

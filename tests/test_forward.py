@@ -89,9 +89,8 @@ def test_prefill_leaves_other_rows_alone(policy):
   config, params = policy
   cache = caches.empty_cache(config, 3, 16)
   filled = jax.tree.map(lambda a: a + 1, cache)
-  after = forward.prefill(
-    params, config, filled, jnp.array([1, 0]), jnp.ones((2, 4), jnp.int32), jnp.array([4, 0]),
-    jnp.array([0, 0]),
+  after = jax.jit(lambda *a: forward.prefill(params, config, *a))(
+    filled, jnp.array([1, 0]), jnp.ones((2, 4), jnp.int32), jnp.array([4, 0]), jnp.array([0, 0])
   )
   for old, new in zip(jax.tree.leaves(filled), jax.tree.leaves(after), strict=True):
     np.testing.assert_array_equal(old[0], new[0])
@@ -106,9 +105,8 @@ def test_token_logprobs_equal_the_full_softmax_and_mask_padding_ids(policy, run)
   logits = np.asarray(hidden @ head, np.float64)[:, :-1, :47] / 0.7
   want = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   want = np.take_along_axis(want, TOKENS[:, 1:, None], -1)[..., 0]
-  got, best = heads.token_logprobs(
-    params, config, hidden, jnp.asarray(TOKENS), temperature=0.7, chunk=5
-  )
+  score = lambda h, t: heads.token_logprobs(params, config, h, t, temperature=0.7, chunk=5)
+  got, best = jax.jit(score)(hidden, TOKENS)
   np.testing.assert_allclose(got[:, 1:], want, atol=2e-5)
   assert np.all(got[:, 0] == 0) and best.max() < 47
   np.testing.assert_array_equal(best[:, 1:], logits.argmax(-1))
