@@ -1,8 +1,7 @@
-"""The search server: its replies, its bad starts, its speed, and its end."""
+"""The search server: its replies, its bad starts and its end."""
 
 import json
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -10,9 +9,9 @@ import time
 import httpx
 import pytest
 
-from searchjax.search.server import SearchService, check_search, main, start_server
+from searchjax.search.server import check_search, main, start_server
 from searchjax.search.worlds import World
-from small_web import packaged_atlas, small_atlas, small_corpus
+from small_web import small_atlas, small_corpus
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +162,3 @@ def test_it_ends_with_the_block(corpus, client):
     assert client.get(f"{url}/health").status_code == 200
   with pytest.raises(httpx.ConnectError):
     client.get(f"{url}/health")
-
-
-def test_a_query_takes_at_most_two_milliseconds():
-  atlas = packaged_atlas()
-  service = SearchService(atlas)
-  took = []
-  for seed, entity in enumerate(list(atlas.entities.values())[1000:1101]):
-    query = f"{World(atlas, seed).name(entity.id)} country"
-    start = time.perf_counter()
-    service.search(query, 10, seed)
-    took.append(time.perf_counter() - start)
-  assert statistics.median(took) < 0.002

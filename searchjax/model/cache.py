@@ -10,9 +10,8 @@ Letters  B pool rows, S positions, K key-value heads, H head size, M value heads
 """
 
 import flax.struct
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from searchjax.model.config import ModelConfig
 from searchjax.model.deltanet import empty_tails
