@@ -68,7 +68,8 @@ def run_killed(workdir, cache, stage, after):
 
 
 def metrics(workdir, stage):
-  rows = [json.loads(line) for line in (workdir / stage / "metrics.jsonl").open()]
+  lines = (workdir / stage / "metrics.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
   return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
 
 
@@ -112,7 +113,7 @@ def test_train_and_inference_agree_to_1e6_in_float32(chains):
 
 def test_T1_every_record_is_whole(chains):
   for path in (chains[0] / "grpo/rollouts").glob("*.jsonl"):
-    for line in path.open():
+    for line in path.read_text().splitlines():
       r = json.loads(line)
       assert len(r["tokens"]) == len(r["mask"]) == len(r["logp"])
       assert all(p == 0 for p, m in zip(r["logp"], r["mask"], strict=True) if not m)
