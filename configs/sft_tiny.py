@@ -4,7 +4,7 @@ Shows      a policy that searches, copies names from results and answers, but se
 Hardware   two CPU cores, about 8 minutes (572 s measured on busy ones).
 Expect     greedy accuracy on held-out entities about .7 with twice the calls needed (.72, 4.45 of 2.00).
 Command    python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
-Variants   configs/sft_tiny.py:smoke runs in under a minute and learns nothing.
+Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
 """
 
 from ml_collections import ConfigDict
