@@ -2,7 +2,7 @@
 
 Shows      a policy that searches, copies names from results and answers, but searches too much.
 Hardware   two CPU cores, about 8 minutes (572 s measured on busy ones).
-Expect     greedy accuracy on held-out entities about .7 with twice the calls needed (.72, 4.45 of 2.00).
+Expect     greedy held-out accuracy about .7 with twice the calls needed (.72, 4.45 of 2.00).
 Command    python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
 """

@@ -1,7 +1,7 @@
 """Base, SFT and RL policies side by side on held-out entities under their real names.  HOST.
 
-Accuracy and calls by hop, greedy and at temperature 1; accuracy against a stated and enforced cap on
-calls (budget-forced, SPEC 4); preference over the SFT policy's answers; cents a query.
+Accuracy and calls by hop, greedy and at temperature 1; accuracy against a stated and enforced cap
+on calls (budget-forced, SPEC 4); preference over the SFT policy's answers; cents a query.
 
 python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/tiny/eval
 """
@@ -45,7 +45,8 @@ def main(config, workdir: pathlib.Path) -> None:
   passes = len(policies) * len(modes) + 2 * len(config.budgets)
   log = RunLog(workdir, config, total_steps=passes, title="evaluate")
   results = {
-    "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices), "judge": "rule-based answer matcher",
+    "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),
+    "judge": "rule-based answer matcher",
     "search_provider": config.search.url or "local atlas server", "n": len(questions),
     "date": datetime.date.today().isoformat(),
     "perfect_calls": float(np.mean([q.hops for q in questions])),

@@ -1,7 +1,7 @@
 """On-policy GRPO with anchored penalties and a reward gated on correctness.  HOST.
 
-  J(θ) = 1/G Σ_i 1/|o_i| Σ_t r_{i,t}(θ) Â_i,   r = π_train / μ_infer,   one update a batch     (SPEC 1.2)
-  R(τ) = r_base · s − λ_tool pen_tool − λ_len pen_len                                          (SPEC 2)
+  J(θ) = 1/G Σ_i 1/|o_i| Σ_t r_{i,t}(θ) Â_i,  r = π_train / μ_infer,  one update a batch  (SPEC 1.2)
+  R(τ) = r_base · s − λ_tool pen_tool − λ_len pen_len                                       (SPEC 2)
 
 python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
 """
@@ -60,7 +60,7 @@ def grpo_loss(model, *, temperature: float, strategy: str, truncate_at: float | 
 
 
 def question_stream(atlas, config):
-  """Endless batches of questions: verifiable ones and rubric chats in fixed proportions, by grain."""
+  """Endless batches of questions: verifiable ones and rubric chats in fixed proportions."""
   qa = load_questions(atlas, config.data, "rl", config.seed + 3, config.data.questions)
   chats = rubric_chats(config.seed + 3, config.data.chats, names=atlas.names_bank)
   sources = [
@@ -105,13 +105,14 @@ def main(config, workdir: pathlib.Path) -> None:
 
   with log, open_agent(config, model, chat) as agent:
     for step in range(int(state.step), config.steps):
-      # ---- rollouts: the policy's and the frozen reference's --------------------------------------
+      # ---- rollouts: the policy's and the frozen reference's -----------------------------------
       questions = next(stream)
       agent.engine.take_counts()
       begun = time.monotonic()
       sample = dict(temperature=config.temperature, seed=config.seed)
       groups = agent.collect(
-        questions, state.params, group_size=config.group_size, purpose="rollout", step=step, **sample
+        questions, state.params, group_size=config.group_size, purpose="rollout", step=step,
+        **sample,
       )
       counts = agent.engine.take_counts()
       rollout_seconds, begun = time.monotonic() - begun, time.monotonic()
@@ -130,8 +131,9 @@ def main(config, workdir: pathlib.Path) -> None:
       invalid_share = 1.0 - parts["valid"].mean()
       if invalid_share > config.invalid_share:
         raise RuntimeError(
-          f"step {step}: {invalid_share:.0%} of the rollouts are invalid (search or scoring failed), "
-          f"above the limit of {config.invalid_share:.0%}; mend the service and run again to resume"
+          f"step {step}: {invalid_share:.0%} of the rollouts are invalid (search or "
+          f"scoring failed), above the limit of {config.invalid_share:.0%}; mend the service "
+          f"and run again to resume"
         )
       score_seconds, begun = time.monotonic() - begun, time.monotonic()
 

@@ -1,6 +1,6 @@
 """Supervised warm-up on demonstrations of searching.  HOST.
 
-  minimise  − 1/n Σ_t log π(token_t)   over the tokens the agent wrote                     (SPEC 1.1)
+  minimise  − 1/n Σ_t log π(token_t)  over the tokens the agent wrote                     (SPEC 1.1)
 
 python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 """
@@ -97,7 +97,9 @@ def main(config, workdir: pathlib.Path) -> None:
       batches.set_state(meta["batches"])
     gradient = make_gradient(sft_loss(model))
     update = make_update(optimizer)
-    gate_questions = load_questions(atlas, config.data, "rl", config.seed + 1, config.gate.questions)
+    gate_questions = load_questions(
+      atlas, config.data, "rl", config.seed + 1, config.gate.questions
+    )
 
     # ---- the loop --------------------------------------------------------------------------------
     for step in range(int(state.step), config.steps):

@@ -156,7 +156,8 @@ class _Conversation:
     self.calls = 0
     self.budget = None
     if len(questions) == 1 and draw.random() < rates["budget"]:
-      # Binding ones half the time; among the others the two digits of ten are as common as the rest.
+      # Binding ones half the time; among the others the two digits of ten are as common as the
+      # rest.
       loose = (*range(max_calls + 1, MAX_STATED_BUDGET), *(MAX_STATED_BUDGET,) * 3)
       self.budget = draw.choice((draw.randint(0, max_calls), draw.choice(loose)))
       self.limit = min(max_calls, self.budget)

@@ -120,7 +120,8 @@ def sft_batches(
   """
   unknown = sorted(set(weights) ^ set(examples))
   if unknown:
-    raise ValueError(f"sources and mixture weights must have the same names; only in one: {unknown}")
+    raise ValueError("sources and mixture weights must have the same names; only in one: "
+                     f"{unknown}")
   if min(weights.values(), default=-1) < 0 or sum(weights.values()) <= 0:
     raise ValueError(f"mixture weights must be at least 0 and one above it, got {dict(weights)}")
   local_rows = _local_rows(rows, process_index, process_count)
@@ -134,7 +135,8 @@ def sft_batches(
     if weights[name] == 0:
       continue
     if not fitting:
-      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits {length} tokens")
+      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits {length} "
+                       "tokens")
     source = grain.MapDataset.source(fitting).seed(seed * 1009 + number)
     sources.append(source.shuffle().repeat())
     shares.append(float(weights[name]))
@@ -194,7 +196,8 @@ def rollout_batches(
                        f"{len(record['mask'])}, {len(record['logp'])}")
     length = next((length for length in buckets if size <= length), None)
     if length is None:
-      raise ValueError(f"record {number}: {size} tokens do not fit the longest bucket, {max(buckets)}")
+      raise ValueError(f"record {number}: {size} tokens do not fit the longest bucket, "
+                       f"{max(buckets)}")
     buckets[length].append(number)
   plans: list[tuple[int, list[int]]] = []
   padded_rows = 0

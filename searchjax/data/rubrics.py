@@ -70,7 +70,8 @@ def _join(draw: random.Random, names: Sequence[str]):
   first, second = draw.sample(names, 2)
   rubrics = (
     Rubric("contains", {"text": first}), Rubric("contains", {"text": second}),
-    Rubric("excludes", {"text": ","}), Rubric("words", {"most": len(f"{first} {second}".split()) + 1}),
+    Rubric("excludes", {"text": ","}),
+    Rubric("words", {"most": len(f"{first} {second}".split()) + 1}),
   )
   return f"Reply with {first} and {second}, without commas.", f"{first} and {second}", rubrics
 

@@ -69,7 +69,8 @@ def pre_tokenizer_pattern(glue: Sequence[str]) -> str:
     for piece in longest_first
   )
   return (
-    rf"{wholes}|\. (?=\p{{Lu}})|\p{{Lu}}[\p{{Ll}}\p{{M}}]+|[\p{{Ll}}\p{{M}}\p{{Lo}}\p{{Lt}}\p{{Lm}}]+"
+    rf"{wholes}|\. (?=\p{{Lu}})|\p{{Lu}}[\p{{Ll}}\p{{M}}]+|"
+    rf"[\p{{Ll}}\p{{M}}\p{{Lo}}\p{{Lt}}\p{{Lm}}]+"
     r"|\p{Lu}|\p{N}|[^\p{L}\p{M}\p{N}]"
   )
 
@@ -160,7 +161,8 @@ def load_tokenizer(path: str | pathlib.Path | None = None) -> tokenizers.Tokeniz
 def wording_words(wordings: Iterable[str], *, least: int = 1) -> list[str]:
   """The lower-case words of two letters or more that stand in at least `least` wordings."""
   counts = collections.Counter(
-    word for text in wordings for word in set(re.findall(r"(?<![^\W\d_])[a-z]{2,}(?![^\W\d_])", text))
+    word for text in wordings
+    for word in set(re.findall(r"(?<![^\W\d_])[a-z]{2,}(?![^\W\d_])", text))
   )
   return sorted(word for word, count in counts.items() if count >= least)
 

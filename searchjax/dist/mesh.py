@@ -32,7 +32,7 @@ def shard_rows(batch: Any, mesh: Mesh) -> Any:
   for name, array in batch.items():
     if array.shape[0] % devices:
       raise ValueError(
-        f"{name} has {array.shape[0]} rows, not a multiple of {devices} devices; change the config's "
-        f"rows or the number of devices"
+        f"{name} has {array.shape[0]} rows, not a multiple of {devices} devices; change the "
+        f"config's rows or the number of devices"
       )
   return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))

@@ -3,7 +3,8 @@
   q, gate = split(W_q x);  q = rope(norm(q));  k = rope(norm(W_k x));  v = W_v x
   out = W_o (softmax(q kᵀ / sqrt(H), float32) v · sigmoid(gate))
 
-Letters  B rows, T tokens, S cached positions, D model width, N/K query and key-value heads, H head size.
+Letters  B rows, T tokens, S cached positions, D model width, N/K query and key-value heads, H head
+size.
 Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate).
 """
 

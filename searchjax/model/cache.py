@@ -1,11 +1,12 @@
 """Conversation states of the rollout engine.  PURE.
 
 A pool row holds one conversation: keys and values of the attention layers, DeltaNet state and
-convolution tail of the others. Arrays are kept per layer, not stacked, so that each is updated where
-it lies. Keys lie [K H S] and values [K S H], the layouts in which a one-token query reads them
-contiguously.
+convolution tail of the others. Arrays are kept per layer, not stacked, so that each is updated
+where it lies. Keys lie [K H S] and values [K S H], the layouts in which a one-token query reads
+them contiguously.
 
-Letters  B pool rows, S positions, K key-value heads, H head size, M value heads, P/R key and value size,
+Letters  B pool rows, S positions, K key-value heads, H head size, M value heads, P/R key and value
+         size,
          J steps of one decode loop.
 """
 

@@ -11,11 +11,12 @@ Chunk form over C tokens, G = cumsum(g), D_ij = e^(G_i − G_j) for i ≥ j of o
   (I + A) U = β v,  (I + A) W = β k e^G,  A = strictly lower part of (β k) kᵀ · D
   v' = U − W S;   o = (q e^G) S + (q kᵀ · D) v';   S ← e^(G_C) S + (k e^(G_C − G))ᵀ v'
 
-Documents packed in one row share neither state nor convolution taps: D is zero across documents, the
-carried state reaches only tokens of the document it belongs to. Padding passes the state on unchanged
-(k = v = β = g = 0 there).
+Documents packed in one row share neither state nor convolution taps: D is zero across documents,
+the carried state reaches only tokens of the document it belongs to. Padding passes the state on
+unchanged (k = v = β = g = 0 there).
 
-Letters  B rows, T tokens, C chunk length, D model width, M/A value and key heads, P/R key and value size.
+Letters  B rows, T tokens, C chunk length, D model width, M/A value and key heads, P/R key and value
+size.
 Source   Gated DeltaNet arXiv:2412.06464; transformers modeling_qwen3_5_moe.
 """
 
@@ -118,8 +119,8 @@ def delta_chunks(
   """The chunk form over any T (padded inside to a multiple of the chunk).
 
   Args:
-    segment_ids: document of each token. Padding must carry k = v = β = g = 0 and, where the state is
-      wanted afterwards, the id of the document it follows.
+    segment_ids: document of each token. Padding must carry k = v = β = g = 0 and, where the state
+      is wanted afterwards, the id of the document it follows.
     state, state_segment: the state before the first token and the document it belongs to.
 
   Returns:
@@ -265,7 +266,7 @@ def deltanet_prefill(
   state: Float[Array, "B M P R"],
   tails: dict,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B M P R"], dict]:
-  """Continues each row's document by its first `length` tokens of x (0 leaves the row as it was)."""
+  """Continues each row's document by its first `length` tokens of x; 0 leaves it as it was."""
   c = config
   B, T, _ = x.shape
   valid = jnp.arange(T)[None, :] < length[:, None]

@@ -1,6 +1,6 @@
 """Mixture of experts with a shared expert; dropless.  PURE.
 
-  p = softmax(W_r x, float32);  top-X of p, renormalised to sum 1  (== softmax over the top-X logits)
+  p = softmax(W_r x, float32);  top-X of p, renormalised to sum 1  (softmax of the top-X logits)
   y = Σ_e w_e · down_e(silu(gate_e x) · up_e x)  +  sigmoid(w_s · x) · shared(x)
 
 Ties in the top-X go to the lowest expert id, on every side.

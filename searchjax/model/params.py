@@ -1,11 +1,12 @@
 """One description per parameter, from which everything about it is derived.  PURE.
 
 `param_specs` gives a tree of ParamSpec (shape, dtype, logical axes, initialiser) for a config;
-`init_params`, counts, shardings and checkpoint templates are read off that tree. Layers are stacked:
-leading axes are [groups] for attention, [groups, deltas] for DeltaNet, [groups, layers of the group]
-for the expert layers.
+`init_params`, counts, shardings and checkpoint templates are read off that tree. Layers are
+stacked: leading axes are [groups] for attention, [groups, deltas] for DeltaNet,
+[groups, layers of the group] for the expert layers.
 
-Letters  D model width, N/K/H query heads, key-value heads, head size, M/A DeltaNet value and key heads,
+Letters  D model width, N/K/H query heads, key-value heads, head size, M/A DeltaNet value and key
+heads,
          P/R DeltaNet key and value size, E experts, F expert width, V vocabulary.
 """
 
@@ -39,8 +40,8 @@ class ParamSpec:
 def param_specs(config: ModelConfig) -> dict:
   """The tree of ParamSpec for a config.
 
-  A_log, dt_bias and the gated norm stay float32 whatever `param_dtype` is: rounding A_log to bfloat16
-  changes the decay by up to 0.7 %.
+  A_log, dt_bias and the gated norm stay float32 whatever `param_dtype` is: rounding A_log to
+  bfloat16 changes the decay by up to 0.7 %.
   """
   c = config
   D, N, K, H = c.hidden_size, c.num_query_heads, c.num_kv_heads, c.head_size

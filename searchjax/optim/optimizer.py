@@ -3,8 +3,8 @@
   AdamW   m, v: moments of the clipped gradient;  θ ← θ − η_t (m̂ / (√v̂ + ε) + λ θ)
   Muon    M: momentum of a matrix's gradient;     θ ← θ − η_t (orthogonalised M + λ θ)
 
-Muon treats stacked layers and experts one by one; embeddings, norms, convolutions and decay rates stay
-with Adam. Norm weights, biases and decay rates carry no weight decay.
+Muon treats stacked layers and experts one by one; embeddings, norms, convolutions and decay rates
+stay with Adam. Norm weights, biases and decay rates carry no weight decay.
 
 Source   arXiv:1711.05101; Muon, K. Jordan 2024, arXiv:2502.16982; both through optax.
 """
@@ -22,7 +22,7 @@ STACKED = ("groups", "layers", "experts")
 
 
 def learning_rate(step, *, peak: float, warmup: int, total: int, decay: str):
-  """Step size: linear warm-up, then "cosine" to a tenth of the peak, "linear" to 0, or "constant"."""
+  """Linear warm-up, then "cosine" to a tenth of the peak, "linear" to 0, or "constant"."""
   if decay not in ("cosine", "linear", "constant"):
     raise ValueError(f'optimizer.decay must be "cosine", "linear" or "constant", got "{decay}"')
   rise = optax.linear_schedule(peak / max(warmup, 1), peak, max(warmup - 1, 1))

@@ -38,8 +38,8 @@ def make_gradient(loss: Callable) -> Callable:
     loss: `(params, batch) -> (summed loss, {name: number})`.
 
   Returns:
-    A function whose `total` is None for the first micro-batch, then its own earlier result (donated);
-    `sums` are this micro-batch's "loss" and numbers.
+    A function whose `total` is None for the first micro-batch, then its own earlier result
+    (donated); `sums` are this micro-batch's "loss" and numbers.
   """
 
   def gradient(params, batch, total=None):

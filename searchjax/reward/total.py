@@ -27,11 +27,12 @@ def base_reward(question: Any, answer: str) -> bool:
   rubrics = getattr(question, "rubrics", None)
   if rubrics is not None:
     return all_hold(answer, rubrics)
-  return judge_answer(answer, [question.answer, *question.aliases], question.text) == Verdict.CORRECT
+  verdict = judge_answer(answer, [question.answer, *question.aliases], question.text)
+  return verdict == Verdict.CORRECT
 
 
 def pair_references(references: Sequence[Sequence[Any]], group_size: int) -> list[list[Any]]:
-  """The valid references of each question, paired with its G rollouts cyclically; None if it has none."""
+  """Valid references of each question, paired cyclically with its G rollouts; None: it has none."""
   paired = []
   for group in references:
     usable = [e for e in group if e.valid]
@@ -71,7 +72,9 @@ def total_reward(
   paired = pair_references(references, len(groups[0]))
   has_reference = np.array([[r is not None for r in row] for row in paired])
   # −1 says "no valid reference" to length_penalty.
-  ref_length = np.array([[r.final_length if r else -1.0 for r in row] for row in paired], np.float32)
+  ref_length = np.array(
+    [[r.final_length if r else -1.0 for r in row] for row in paired], np.float32
+  )
   # A rollout without a reference has no preference, hence no reward.
   valid &= has_reference
   preference = np.zeros(valid.shape, np.float32)

@@ -40,7 +40,7 @@ class Agent:
   def collect(
     self, questions: Sequence[Any], params, *, budget: int | None = None, **settings
   ) -> list[list[Episode]]:
-    """`collect_groups` with this agent's parts; `budget` states and enforces another cap on calls."""
+    """`collect_groups` with this agent's parts; `budget` states and enforces a cap on calls."""
     limits = self.limits
     if budget is not None:
       limits = dataclasses.replace(limits, calls=budget)

@@ -1,7 +1,7 @@
 """The rollout engine's host side: lanes, feeds, decode loops.  HOST.
 
-A pool of lanes, each holding one conversation's state on the device. Every token of a conversation is
-fed or decoded exactly once: a tool response continues the state, nothing is ever prefilled again.
+A pool of lanes, each holding one conversation's state on the device. Every token of a conversation
+is fed or decoded exactly once: a tool response continues the state, nothing is prefilled again.
 Shapes are static, so that nothing compiles after the first use of each of the two steps.
 
 `run` drives any objects with the Conversation protocol; `rollout.episode` is the one that searches.
@@ -80,7 +80,8 @@ class Engine:
     feed_rows, feed_tokens: rows and tokens of one feed.
     decode_steps: tokens decoded between two looks at the host.
     stop_ids: ids that end a turn.
-    top_k, top_p: restrict sampling; training refuses them (the recorded log-prob is the full model's).
+    top_k, top_p: restrict sampling; training refuses them (the recorded log-prob is the full
+      model's).
     device: where the states lie; None is the default one. Parameters must lie there too.
   """
 
@@ -119,8 +120,9 @@ class Engine:
   def run(self, params, conversations: Iterable[Conversation], *, temperature: float) -> None:
     """Runs every conversation to its end, in place.
 
-    Searches run while other lanes decode; between decode loops the engine waits for the searches then
-    outstanding, so that the batch a token is computed in does not depend on how fast they return.
+    Searches run while other lanes decode; between decode loops the engine waits for the searches
+    then outstanding, so that the batch a token is computed in does not depend on how fast they
+    return.
 
     Raises:
       ValueError: a prompt that leaves no room for an answer.

@@ -1,8 +1,8 @@
 """One search conversation: prompt, sampled turns, tool calls, answer.  HOST.
 
 The rules of SPEC 3: every query is a call; a call over the budget, with a bad schema or an unknown
-tool is answered by a short tool response and charged; after a refusal for the budget one turn is left
-to answer in. A search the service could not serve counts in e_i. Ids are only appended.
+tool is answered by a short tool response and charged; after a refusal for the budget one turn is
+left to answer in. A search the service could not serve counts in e_i. Ids are only appended.
 """
 
 import concurrent.futures

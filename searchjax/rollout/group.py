@@ -1,4 +1,4 @@
-"""Groups of rollouts: sampling keys, collection, arrays for the reward, records for the disk.  HOST.
+"""Groups of rollouts: sampling keys, collection, arrays for the reward.  HOST.
 
 Letters  Q questions, G rollouts per question.
 """

@@ -1,7 +1,7 @@
 """The engine's two device steps: feed given tokens, decode new ones.  PURE.
 
-Every conversation keeps one pending token: the last one known and not yet in its state. A decode step
-feeds the pending token at its position, samples the next from the logits there, and records
+Every conversation keeps one pending token: the last one known and not yet in its state. A decode
+step feeds the pending token at its position, samples the next from the logits there, and records
 log softmax(logits / temperature) of the sample: the sampling distribution's own log-probability.
 Sampling keys are folded from (rollout key, position), so neither the lane nor the step matters.
 
@@ -81,7 +81,8 @@ def feed(
 def sample_token(
   key: Array, logits: Float[Array, "V"], temperature: Float[Array, ""], top_k: int, top_p: float
 ) -> Int[Array, ""]:
-  """One id from softmax(logits / temperature), restricted to top-k and top-p; temperature 0 is greedy.
+  """One id from softmax(logits / temperature), restricted to top-k and top-p; temperature 0 is
+  greedy.
 
   Args:
     top_k: 0 is off.
@@ -94,7 +95,8 @@ def sample_token(
   if top_p < 1.0:
     order = jnp.sort(scaled, descending=True)
     mass = jnp.cumsum(jax.nn.softmax(order))
-    # The smallest set whose mass reaches top_p: keep every id before the crossing and the crossing one.
+    # The smallest set whose mass reaches top_p: keep every id before the crossing and the crossing
+    # one.
     last = jnp.sum(mass < top_p)
     scaled = jnp.where(scaled >= order[jnp.minimum(last, order.size - 1)], scaled, -jnp.inf)
   noise = jax.random.gumbel(key, scaled.shape, jnp.float32)

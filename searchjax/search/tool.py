@@ -321,7 +321,9 @@ class SearchTool:
 
   def _wait(self, state: tenacity.RetryCallState) -> float:
     told = state.outcome.exception().wait_s
-    return min(MAX_WAIT_S, self.backoff_s * 2 ** (state.attempt_number - 1)) if told is None else told
+    if told is not None:
+      return told
+    return min(MAX_WAIT_S, self.backoff_s * 2 ** (state.attempt_number - 1))
 
   def _outcome(self, results: tuple[Result, ...]) -> ToolOutcome:
     lines = [f"{r.title}: {r.snippet}" if self.titles else r.snippet for r in results]

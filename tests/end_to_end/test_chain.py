@@ -1,7 +1,9 @@
 """The whole chain, small: two runs agree bit for bit, one of them killed on the way; golden curves.
 
-One run is made as it is; the other's GRPO is killed after a few steps and started again. Their metrics
-must be equal in every digit (times aside), which holds determinism and resuming (FAULTS C1) at once.
+One run is made as it is; the other's GRPO is killed after a few steps and started again. Their
+metrics
+must be equal in every digit (times aside), which holds determinism and resuming (FAULTS C1) at
+once.
 
 `python tests/end_to_end/test_chain.py` writes the golden curves anew; say why in the commit.
 """
