@@ -10,7 +10,7 @@ from searchjax.model import forward, heads, moe
 from searchjax.model.attention import attend
 from searchjax.model.config import PRESETS, model_config
 from searchjax.model.layers import rms_norm, rotate
-from searchjax.model.params import init_params, param_count, param_specs, unstack_layers
+from searchjax.model.params import ParamSpec, init_params, param_count, param_specs, unstack_layers
 
 SMALL = dict(
   hidden_size=24, num_query_heads=4, head_size=8, rotary_dims=4, num_experts=5, expert_size=7,
@@ -22,15 +22,38 @@ SMALL = dict(
 @pytest.fixture(scope="module", params=[dict(), dict(scan_layers=True, moe_dispatch="ragged")])
 def policy(request):
   config = model_config("tiny", **SMALL, **request.param)
-  params = init_params(jax.random.key(0), config)
-  noise = lambda path, a: a + 0.1 * jax.random.normal(jax.random.key(len(path)), a.shape)
-  return config, jax.tree_util.tree_map_with_path(noise, params)
+  rng = np.random.default_rng(0)
+
+  def draw(spec):
+    noise = rng.normal(size=spec.shape)
+    scale, centre = {"normal": (spec.fan_in**-0.5, 0)}.get(spec.init, (0.1, spec.init == "ones"))
+    return jnp.asarray(noise * scale + centre, jnp.float32)
+
+  is_spec = lambda x: isinstance(x, ParamSpec)
+  return config, jax.tree.map(draw, param_specs(config), is_leaf=is_spec)
 
 
 @pytest.fixture(scope="module")
 def run(policy):
   config, params = policy
-  return jax.jit(lambda *args: forward.forward(params, config, *args))
+  compiled = jax.jit(lambda params, *args: forward.forward(params, config, *args))
+  return lambda *args: compiled(params, *args)
+
+
+@pytest.fixture(scope="module")
+def prefill(policy):
+  config, params = policy
+  compiled = jax.jit(lambda params, *args: forward.prefill(params, config, *args))
+  return lambda *args: compiled(params, *args)
+
+
+@pytest.fixture(scope="module")
+def step(policy):
+  config, params = policy
+  compiled = jax.jit(
+    lambda params, *args: forward.decode(params, unstack_layers(params, config), config, *args)
+  )
+  return lambda *args: compiled(params, *args)
 
 
 def solo(run, tokens):
@@ -59,38 +82,35 @@ def test_G1_packed_documents_equal_solo_documents(run):
   assert np.abs(packed[:, 2:] - solo(run, TOKENS)[:, 2:]).max() > 1e-2
 
 
-def test_prefill_and_decode_equal_the_forward(policy, run):
-  config, params = policy
+def test_prefill_and_decode_equal_the_forward(policy, run, prefill, step):
+  config, _ = policy
   want = solo(run, TOKENS)
   cache = caches.empty_cache(config, 3, 32)
-  layers = unstack_layers(params, config)
-  prefill = jax.jit(lambda *a: forward.prefill(params, config, *a))
   slots = jnp.array([2, 0])
   first = np.zeros((2, 12), np.int32)
   first[0], first[1, :7] = TOKENS[0, :12], TOKENS[1, :7]
-  cache = prefill(cache, slots, first, jnp.array([12, 7]), jnp.array([0, 0]))
+  cache, _ = prefill(cache, slots, first, jnp.array([12, 7]), jnp.array([0, 0]))
   second = np.zeros((2, 12), np.int32)
   second[0, :3], second[1, :8] = TOKENS[0, 12:15], TOKENS[1, 7:15]
-  cache = prefill(cache, slots, second, jnp.array([3, 8]), jnp.array([12, 7]))
-  step = jax.jit(lambda *a: forward.decode(params, layers, config, *a))
+  cache, _ = prefill(cache, slots, second, jnp.array([3, 8]), jnp.array([12, 7]))
   active = jnp.array([True, False, True])
   for begin in (15, 19):
     buffer = caches.open_buffer(cache, 4)
     for j in range(4):
       token = jnp.array([TOKENS[1, begin + j], 1, TOKENS[0, begin + j]])
       position = jnp.full((3,), begin + j)
-      hidden, buffer = step(cache, buffer, token, position, jnp.int32(j), active)
+      hidden, buffer, _ = step(cache, buffer, token, position, jnp.int32(j), active)
       np.testing.assert_allclose(hidden[2], want[0, begin + j], atol=1e-4)
       np.testing.assert_allclose(hidden[0], want[1, begin + j], atol=1e-4)
     cache = caches.close_buffer(cache, buffer, jnp.full((3,), begin), jnp.array([4, 0, 4]))
 
 
-def test_prefill_leaves_other_rows_alone(policy):
-  config, params = policy
-  cache = caches.empty_cache(config, 3, 16)
+def test_prefill_leaves_other_rows_alone(policy, prefill):
+  config, _ = policy
+  cache = caches.empty_cache(config, 3, 32)
   filled = jax.tree.map(lambda a: a + 1, cache)
-  after = jax.jit(lambda *a: forward.prefill(params, config, *a))(
-    filled, jnp.array([1, 0]), jnp.ones((2, 4), jnp.int32), jnp.array([4, 0]), jnp.array([0, 0])
+  after, _ = prefill(
+    filled, jnp.array([1, 0]), jnp.ones((2, 12), jnp.int32), jnp.array([4, 0]), jnp.array([0, 0])
   )
   for old, new in zip(jax.tree.leaves(filled), jax.tree.leaves(after), strict=True):
     np.testing.assert_array_equal(old[0], new[0])
@@ -196,7 +216,6 @@ def test_parameter_counts_of_the_published_models(name, total):
 
 
 def test_every_parameter_has_one_axis_name_a_dimension():
-  from searchjax.model.params import ParamSpec
   for name in PRESETS:
     specs = jax.tree.leaves(
       param_specs(model_config(name)), is_leaf=lambda x: isinstance(x, ParamSpec)
@@ -213,3 +232,31 @@ def test_bad_sizes_say_what_to_mend():
     model_config("tiny", num_layers=5)
   with pytest.raises(ValueError, match="raise model.vocab_size"):
     model_config("tiny", real_vocab_size=9999)
+
+
+def test_R4_experts_recorded_while_decoding_are_replayed_in_the_forward(policy, run, prefill, step):
+  """Experts of prefill and decode are those of the forward; replayed, they give its output again."""
+  config, params = policy
+  T = 13
+  tokens = np.zeros((3, T), np.int32)
+  tokens[:2] = TOKENS[:, :T]
+  ones, positions = np.ones((3, T), np.int32), np.broadcast_to(np.arange(T, dtype=np.int32), (3, T))
+  compiled = jax.jit(lambda p, r, *rows: forward.forward(p, config, *rows, replay=r))
+  replayed = lambda r: compiled(params, r, tokens, ones, positions)
+  want, chosen = replayed(jnp.full((4, 3, T, 2), -1))
+  cache, fed = prefill(
+    caches.empty_cache(config, 3, 32), jnp.array([0, 1]), tokens[:2, :12], jnp.array([12, 12]),
+    jnp.array([0, 0]),
+  )
+  _, _, decoded = step(
+    cache, caches.open_buffer(cache, 4), jnp.asarray(tokens[:, 12]), jnp.full((3,), 12), jnp.int32(0),
+    jnp.array([True, True, False]),
+  )
+  recorded = jnp.concatenate([fed, decoded[:, :2, None]], axis=2)
+  assert recorded.dtype == jnp.int32 and recorded.shape == (4, 2, T, 2)
+  np.testing.assert_array_equal(recorded, chosen[:, :2])
+  np.testing.assert_array_equal(replayed(chosen)[0], want)
+  other = (chosen + 1) % 5
+  hidden, used = replayed(other)
+  np.testing.assert_array_equal(used, other)
+  assert np.abs(np.asarray(hidden) - np.asarray(want)).max() > 1e-2

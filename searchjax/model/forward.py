@@ -27,8 +27,8 @@ def _norm(config, x, weight):
   return rms_norm(x, weight, eps=config.norm_eps, zero_centred=config.zero_centred_norm)
 
 
-def _moe(config, weights, x):
-  y, experts = moe(weights, config, _norm(config, x, weights["norm"]))
+def _moe(config, weights, x, replay=None):
+  y, experts = moe(weights, config, _norm(config, x, weights["norm"]), replay)
   return x + y, experts
 
 
@@ -40,6 +40,7 @@ def forward(
   positions: Int[Array, "B T"],
   *,
   remat: bool = False,
+  replay: Int[Array, "L B T X"] | None = None,
 ) -> tuple[Float[Array, "B T D"], Int[Array, "L B T X"]]:
   """Hidden states over packed rows.
 
@@ -47,18 +48,20 @@ def forward(
     segment_ids: 1, 2, … per document in a row, 0 for padding.
     positions: index of each token in its document.
     remat: recompute layers in the backward pass instead of keeping their activations.
+    replay: expert ids recorded by `prefill` and `decode`, used instead of the live choice; tokens
+      whose first id is negative are routed live. See `moe.route`.
 
   Returns:
-    Final-normed hidden states, and the expert ids every layer chose.
+    Final-normed hidden states, and the expert ids every layer used.
   """
 
-  def layer(kind, mixer, experts, x):
+  def layer(kind, mixer, experts, x, replay):
     h = _norm(config, x, mixer["norm"])
     if kind == "attention":
       x = x + attention.attention(mixer, config, h, positions, segment_ids)
     else:
       x = x + deltanet.deltanet(mixer, config, h, segment_ids)
-    return _moe(config, experts, x)
+    return _moe(config, experts, x, replay)
 
   if remat:
     layer = jax.checkpoint(layer, static_argnums=0)
@@ -67,23 +70,27 @@ def forward(
   if config.scan_layers:
     last = config.full_attention_interval - 1
 
-    def group(x, stacked):
+    def group(x, scanned):
+      stacked, replay = scanned
       chosen = []
       for i in range(config.full_attention_interval):
         at = lambda tree, i=i: jax.tree.map(lambda a: a[i], tree)
         mixer = stacked["attention"] if i == last else at(stacked["delta"])
         kind = "attention" if i == last else "delta"
-        x, experts = layer(kind, mixer, at(stacked["moe"]), x)
+        x, experts = layer(kind, mixer, at(stacked["moe"]), x, at(replay))
         chosen.append(experts)
       return x, jnp.stack(chosen)
 
     stacked = {k: params[k] for k in ("attention", "moe", "delta") if k in params}
-    x, chosen = jax.lax.scan(group, x, stacked)
+    if replay is not None:
+      replay = replay.reshape(config.num_groups, -1, *replay.shape[1:])
+    x, chosen = jax.lax.scan(group, x, (stacked, replay))
     chosen = chosen.reshape(-1, *chosen.shape[2:])
   else:
     chosen = []
-    for weights in unstack_layers(params, config):
-      x, experts = layer(weights["kind"], weights["mixer"], weights["moe"], x)
+    for i, weights in enumerate(unstack_layers(params, config)):
+      own = None if replay is None else replay[i]
+      x, experts = layer(weights["kind"], weights["mixer"], weights["moe"], x, own)
       chosen.append(experts)
     chosen = jnp.stack(chosen)
   return _norm(config, x, params["final_norm"]), chosen
@@ -97,7 +104,7 @@ def prefill(
   tokens: Int[Array, "b C"],
   length: Int[Array, "b"],
   start: Int[Array, "b"],
-) -> Cache:
+) -> tuple[Cache, Int[Array, "L b C X"]]:
   """Feeds up to C given tokens to some conversations of the pool.
 
   Args:
@@ -105,6 +112,10 @@ def prefill(
     slots: rows of the pool; repeat a row only with length 0 in the repeats.
     length: tokens fed to each row, 0 … C.
     start: position of each row's first token; 0 begins a conversation from an empty state.
+
+  Returns:
+    The pool, and the expert ids (int32) every layer chose for the given tokens; those beyond
+    `length` mean nothing.
   """
   b, C = tokens.shape
   S = cache.keys[0].shape[-1]
@@ -121,6 +132,7 @@ def prefill(
   keys, values = list(cache.keys), list(cache.values)
   states, tails = list(cache.states), list(cache.tails)
   x = params["embed"][tokens]
+  chosen = []
   a = d = 0
   for weights in unstack_layers(params, config):
     mixer = weights["mixer"]
@@ -145,8 +157,9 @@ def prefill(
       states[d] = states[d].at[rows].set(state, mode="drop")
       tails[d] = {n: tails[d][n].at[rows].set(tail[n], mode="drop") for n in tail}
       d += 1
-    x, _ = _moe(config, weights["moe"], x)
-  return Cache(tuple(keys), tuple(values), tuple(states), tuple(tails))
+    x, experts = _moe(config, weights["moe"], x)
+    chosen.append(experts)
+  return Cache(tuple(keys), tuple(values), tuple(states), tuple(tails)), jnp.stack(chosen)
 
 
 def decode(
@@ -159,7 +172,7 @@ def decode(
   position: Int[Array, "B"],
   step: Int[Array, ""],
   active: Array,
-) -> tuple[Float[Array, "B D"], DecodeBuffer]:
+) -> tuple[Float[Array, "B D"], DecodeBuffer, Int[Array, "L B X"]]:
   """Feeds one token to every conversation, reading the pool's keys and values where they lie.
 
   Args:
@@ -171,7 +184,8 @@ def decode(
     active: rows that advance; the others keep their DeltaNet state.
 
   Returns:
-    Final-normed hidden states of the token, and the buffer with this step added.
+    Final-normed hidden states of the token, the buffer with this step added, and the expert ids
+    (int32) every layer chose.
   """
   S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
   start = position - step
@@ -180,6 +194,7 @@ def decode(
   keys, values = list(buffer.keys), list(buffer.values)
   states, tails = list(buffer.states), list(buffer.tails)
   x = params["embed"][token][:, None, :]
+  chosen = []
   a = d = 0
   keep = active[:, None, None, None]
   for weights in layers:
@@ -204,9 +219,11 @@ def decode(
       states[d] = jnp.where(keep, state, states[d])
       tails[d] = {n: jnp.where(keep, tail[n], tails[d][n]) for n in tail}
       d += 1
-    x, _ = _moe(config, weights["moe"], x)
+    x, experts = _moe(config, weights["moe"], x)
+    chosen.append(experts[:, 0])
   x = _norm(config, x, params["final_norm"])
-  return x[:, 0], DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))
+  buffer = DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))
+  return x[:, 0], buffer, jnp.stack(chosen)
 
 
 def _attend_split(q, old_k, old_v, old_mask, new_k, new_v, new_mask):

@@ -17,14 +17,26 @@ from searchjax.model.config import ModelConfig
 
 
 def route(
-  router: Float[Array, "D E"], x: Float[Array, "T D"], experts_per_token: int
+  router: Float[Array, "D E"],
+  x: Float[Array, "T D"],
+  experts_per_token: int,
+  replay: Int[Array, "T X"] | None = None,
 ) -> tuple[Float[Array, "T X"], Int[Array, "T X"]]:
-  """Renormalised weights and expert ids (int32), from float32 logits."""
+  """Renormalised weights and expert ids (int32), from float32 logits.
+
+  Args:
+    replay: experts recorded at inference, used instead of the live top-X; tokens whose first id is
+      negative are routed live. The weights are the softmax of the live logits at the replayed ids,
+      so the router is trained, and an expert outside the live top-X keeps a weight.
+  """
   logits = jnp.einsum(
     "TD,DE->TE", x.astype(jnp.float32), router.astype(jnp.float32),
     precision=jax.lax.Precision.HIGHEST,
   )
   top, experts = jax.lax.top_k(logits, experts_per_token)
+  if replay is not None:
+    experts = jnp.where(replay[:, :1] < 0, experts, replay)
+    top = jnp.take_along_axis(logits, experts, axis=-1)
   return jax.nn.softmax(top, axis=-1), experts.astype(jnp.int32)
 
 
@@ -53,16 +65,24 @@ def ragged_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
 
 
 def moe(
-  weights: dict, config: ModelConfig, x: Float[Array, "B T D"]
+  weights: dict,
+  config: ModelConfig,
+  x: Float[Array, "B T D"],
+  replay: Int[Array, "B T X"] | None = None,
 ) -> tuple[Float[Array, "B T D"], Int[Array, "B T X"]]:
   """The expert layer.
+
+  Args:
+    replay: as in `route`.
 
   Returns:
     Outputs, and the chosen expert ids (int32), best first.
   """
   B, T, D = x.shape
   flat = x.reshape(B * T, D)
-  w, experts = route(weights["router"], flat, config.experts_per_token)
+  if replay is not None:
+    replay = replay.reshape(B * T, -1)
+  w, experts = route(weights["router"], flat, config.experts_per_token, replay)
   mixture = dense_experts if config.moe_dispatch == "dense" else ragged_experts
   y = mixture(weights, flat, w, experts)
   if config.shared_expert_size:

@@ -66,7 +66,7 @@ def feed(
     left: token budget of the turn.
     key: rollout key data, uint32 [b 2].
   """
-  cache = forward.prefill(params, config, cache, slots, tokens, length, start)
+  cache, _ = forward.prefill(params, config, cache, slots, tokens, length, start)
   rows = jnp.where(length > 0, slots, lanes.token.shape[0])
   put = lambda old, new: old.at[rows].set(new, mode="drop")
   return cache, Lanes(
@@ -133,7 +133,7 @@ def decode(
 
   def body(carry):
     step, lanes, buffer, tokens, logps, count = carry
-    hidden, buffer = forward.decode(
+    hidden, buffer, _ = forward.decode(
       params, layers, config, cache, buffer, lanes.token, start + step, step, lanes.generating
     )
     out = heads.logits(params, config, hidden)
