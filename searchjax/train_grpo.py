@@ -23,13 +23,14 @@ from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.objective.advantage import group_advantage, group_composition
 from searchjax.objective.mismatch import kl_estimates, largest_ratio
-from searchjax.objective.policy import grpo_objective_sum
+from searchjax.objective.policy import grpo_objective_sum, with_value
 from searchjax.optim.optimizer import adamw
 from searchjax.optim.update import init_state, make_gradient, make_update
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import load_chat, load_policy, open_agent, save_policy
 from searchjax.rollout.group import group_array, question_hash
+from searchjax.rollout.rescore import rescore
 from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
@@ -43,8 +44,13 @@ def grpo_loss(model, *, temperature: float, strategy: str, truncate_at: float | 
     steps = jnp.arange(T, dtype=jnp.int32)
     segment_ids = (steps[None, :] < batch["lengths"][:, None]).astype(jnp.int32)
     positions = jnp.broadcast_to(steps, tokens.shape)
-    hidden, _ = forward.forward(params, model, tokens, segment_ids, positions)
+    replay = None
+    if strategy == "routing_replay":
+      replay = jnp.moveaxis(batch["experts"], 2, 0)
+    hidden, _ = forward.forward(params, model, tokens, segment_ids, positions, replay=replay)
     logp, _ = heads.token_logprobs(params, model, hidden, tokens, temperature=temperature)
+    if strategy == "bitwise":
+      logp = with_value(logp, batch["logp_engine"])
     total, _ = grpo_objective_sum(
       logp, batch["logp"], mask, batch["advantage"], batch["valid"], strategy=strategy,
       truncate_at=truncate_at,
@@ -80,7 +86,7 @@ def main(config, workdir: pathlib.Path) -> None:
     )
   # ---- policy, reference, preference model -----------------------------------------------------
   atlas = load_atlas(config.search.corpus or None)
-  chat = load_chat(config.tokenizer)
+  chat = load_chat(config.tokenizer, **config.get("chat", {}))
   reference, model = load_policy(find_stage(workdir, "sft"))
   rm_params, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
   mesh = data_mesh()
@@ -103,7 +109,8 @@ def main(config, workdir: pathlib.Path) -> None:
   log = RunLog(workdir, config, total_steps=config.steps, resume_step=int(state.step), title="grpo")
   anchor_key = jax.random.fold_in(jax.random.key(config.seed), 17)
 
-  with log, open_agent(config, model, chat) as agent:
+  replays = config.mismatch == "routing_replay"
+  with log, open_agent(config, model, chat, record_routing=replays) as agent:
     for step in range(int(state.step), config.steps):
       # ---- rollouts: the policy's and the frozen reference's -----------------------------------
       questions = next(stream)
@@ -138,13 +145,21 @@ def main(config, workdir: pathlib.Path) -> None:
       score_seconds, begun = time.monotonic() - begun, time.monotonic()
 
       # ---- one update ----------------------------------------------------------------------------
+      episodes = [e for group in groups for e in group]
       records = [
         {
-          "tokens": e.tokens, "mask": e.mask, "logp": e.logps, "advantage": float(advantage[q, g]),
-          "valid": bool(parts["valid"][q, g]),
+          "tokens": e.tokens, "mask": e.mask, "logp": e.logps, "advantage": float(a),
+          "valid": bool(v),
         }
-        for q, group in enumerate(groups) for g, e in enumerate(group)
+        for e, a, v in zip(episodes, advantage.ravel(), parts["valid"].ravel(), strict=True)
       ]
+      if config.mismatch == "routing_replay":
+        for record, e in zip(records, episodes, strict=True):
+          record["experts"] = np.concatenate(e.routing)
+      elif config.mismatch == "bitwise":
+        again = rescore(agent.engine, state.params, episodes, temperature=config.temperature)
+        for record, logp in zip(records, again, strict=True):
+          record["logp_engine"] = logp
       # A row of advantage 0 has gradient 0; it counts in the denominator only.
       used = [r for r in records if r["valid"] and r["advantage"] != 0.0]
       grads, sums = jax.tree.map(jnp.zeros_like, state.params), []

@@ -14,6 +14,7 @@ from searchjax.model.params import init_params
 from searchjax.rollout import sample
 from searchjax.rollout.engine import Engine
 from searchjax.rollout.group import rollout_keys
+from searchjax.rollout.rescore import Rescored
 
 CONFIG = model_config(
   "tiny", hidden_size=24, num_query_heads=2, num_kv_heads=1, head_size=8, rotary_dims=4,
@@ -31,7 +32,10 @@ def params():
 
 @pytest.fixture(scope="module")
 def engine():
-  return Engine(CONFIG, lanes=4, length=LENGTH, feed_rows=2, feed_tokens=8, decode_steps=3, stop_ids=(7,))
+  return Engine(
+    CONFIG, lanes=4, length=LENGTH, feed_rows=2, feed_tokens=8, decode_steps=3, stop_ids=(7,),
+    record_routing=True,
+  )
 
 
 class Scripted:
@@ -44,10 +48,13 @@ class Scripted:
     self.deltas = [rng.integers(8, 47, 2 + number % 5).tolist() for _ in range(3)]
     self.tokens, self.mask = list(self.prompt), [False] * len(self.prompt)
     self.logps = [0.0] * len(self.prompt)
-    self.turns, self.finished = 0, False
+    self.turns, self.finished, self.stop, self.routing = 0, False, "answer", []
 
   def turn_budget(self):
     return 4 + self.turns
+
+  def forced_turn(self):
+    return []
 
   def end_turn(self, tokens, logps, stopped):
     assert stopped == (tokens[-1] == 7) and (stopped or len(tokens) == 4 + self.turns)
@@ -79,8 +86,9 @@ def run(engine, params, numbers, temperature=1.0):
 @functools.partial(jax.jit, static_argnames="temperature")
 def score(params, tokens, segments, temperature):
   positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), tokens.shape)
-  hidden, _ = forward.forward(params, CONFIG, tokens, segments, positions)
-  return heads.token_logprobs(params, CONFIG, hidden, tokens, temperature=temperature)
+  hidden, routing = forward.forward(params, CONFIG, tokens, segments, positions)
+  scored = heads.token_logprobs(params, CONFIG, hidden, tokens, temperature=temperature)
+  return *scored, routing.experts
 
 
 def training_logps(params, conversations, temperature):
@@ -122,6 +130,32 @@ def test_every_token_is_fed_or_decoded_once(engine, params):
   # was pending (the last prompt or response token) is decoded, not fed.
   assert decoded == sum(sum(c.mask) for c in conversations)
   assert fed + decoded == sum(len(c.tokens) - 1 for c in conversations)
+
+
+def test_recorded_routing_is_the_training_forwards_and_covers_all_but_the_last_token(engine, params):
+  conversations = run(engine, params, range(7))
+  tokens, segments = np.zeros((8, LENGTH), np.int32), np.zeros((8, LENGTH), np.int32)
+  for i, c in enumerate(conversations):
+    tokens[i, : len(c.tokens)], segments[i, : len(c.tokens)] = c.tokens, 1
+  chosen = np.moveaxis(np.asarray(score(params, tokens, segments, 1.0)[2]), 0, 2)
+  for i, c in enumerate(conversations):
+    routing = np.concatenate(c.routing)
+    assert routing.dtype == np.int32
+    assert routing.shape == (len(c.tokens) - 1, CONFIG.num_layers, CONFIG.experts_per_token)
+    np.testing.assert_array_equal(routing, chosen[i, : len(routing)])
+
+
+def test_bitwise_a_forced_run_gives_the_same_logprobs_to_the_last_bit(engine, params):
+  # More conversations than lanes, so that lanes are taken again on the way.
+  conversations = run(engine, params, range(11), 0.7)
+  again = [Rescored(c) for c in conversations]
+  engine.run(params, again, temperature=0.7)
+  for c, r in zip(conversations, again, strict=True):
+    assert r.logps == c.logps and r.finished
+    np.testing.assert_array_equal(np.concatenate(r.routing), np.concatenate(c.routing))
+  other = [Rescored(c) for c in conversations]
+  engine.run(jax.tree.map(lambda a: a * 1.01, params), other, temperature=0.7)
+  assert all(r.logps != c.logps for c, r in zip(conversations, other, strict=True))
 
 
 def test_Y2_new_weights_give_new_numbers_for_the_same_prompt(engine, params):

@@ -183,3 +183,20 @@ def test_a_program_ends_quietly_while_batches_are_being_prepared(plain_environme
   done = subprocess.run([sys.executable, "-c", program], env=plain_environment, timeout=60,
                         capture_output=True, text=True)
   assert done.returncode == 0 and "terminate" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_recorded_experts_and_engine_logprobs_travel_with_their_rows():
+  rng = np.random.default_rng(0)
+  records = [
+    {"tokens": [5] * n, "mask": [False] + [True] * (n - 1), "logp": [0.0] + [-1.0] * (n - 1),
+     "advantage": 1.0, "valid": True, "logp_engine": np.arange(n, dtype=np.float32),
+     "experts": rng.integers(0, 300, (n - 1, 3, 2)).astype(np.int32)}
+    for n in (4, 7)
+  ]
+  (batch,) = rollout_batches(records, rows=3, lengths=(11,), prefetch=0)
+  assert batch["experts"].shape == (3, 11, 3, 2) and batch["experts"].dtype == np.int32
+  for row, n in enumerate((4, 7)):
+    np.testing.assert_array_equal(batch["experts"][row, : n - 1], records[row]["experts"])
+    assert (batch["experts"][row, n - 1 :] == -1).all()
+    np.testing.assert_array_equal(batch["logp_engine"][row], [*range(n), *[0] * (11 - n)])
+  assert (batch["experts"][2] == -1).all()

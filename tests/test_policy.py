@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from searchjax.objective.policy import grpo_objective, grpo_objective_sum, token_weights
+from searchjax.objective.policy import grpo_objective, grpo_objective_sum, token_weights, with_value
 
 B, T = 5, 7
 
@@ -174,7 +174,20 @@ def test_permutation_of_rows_changes_nothing(batch):
 
 
 def test_errors_name_the_choice(batch):
-  with pytest.raises(ValueError, match="expected one of none, token_is, sequence_is; got 'ppo'"):
+  with pytest.raises(ValueError, match="expected one of none, .*, bitwise; got 'ppo'"):
     grpo_objective(*batch, strategy="ppo")
   with pytest.raises(ValueError, match="truncate_at: expected a positive ratio or None; got 0"):
     token_weights(*batch[:3], "token_is", 0.0)
+
+
+def test_bitwise_takes_the_engines_value_and_the_training_forwards_gradient():
+  train, engine = jnp.array([[-1.1, -0.4]]), jnp.array([[-1.2, -0.5]])
+  mask, advantage, valid = jnp.ones((1, 2), bool), jnp.array([2.0]), jnp.array([True])
+  weigh = lambda x: grpo_objective(
+    with_value(x, engine), engine, mask, advantage, valid, strategy="bitwise"
+  )
+  value, slope = jax.value_and_grad(weigh)(train)
+  assert float(value) == 2.0  # every ratio is exactly 1
+  np.testing.assert_allclose(slope, [[1.0, 1.0]])
+  uncorrected = jax.grad(lambda x: grpo_objective(x, engine, mask, advantage, valid))(train)
+  np.testing.assert_allclose(uncorrected, [[np.exp(0.1)] * 2], rtol=1e-6)

@@ -165,8 +165,10 @@ def rollout_batches(
 
   Args:
     records: {"tokens", "mask", "logp", "advantage", "valid"} each, in rollout order; mask is True
-      on tokens the policy generated, logp their log-probabilities at sampling (0 elsewhere). The
-      records are this process's share if process_count is 1, else the global list.
+      on tokens the policy generated, logp their log-probabilities at sampling (0 elsewhere). Where
+      all have them, also "experts" [n L X], recorded for the first n tokens, and "logp_engine", as
+      logp but computed again by the engine. The records are this process's share if process_count
+      is 1, else the global list.
     rows: rows of the global batch.
     lengths: bucket lengths; a record goes to the shortest that holds it.
     pad_id: id written after a row's end.
@@ -178,8 +180,10 @@ def rollout_batches(
 
   Returns:
     A finite stream of tokens [B, T] int32, mask [B, T] bool (targets the policy generated), logp
-    [B, T] float32 (0 off the mask), advantage [B] float32, valid [B] bool, lengths [B] int32. An
-    invalid row keeps its tokens, with mask all False and advantage 0; a filling row has length 0.
+    [B, T] float32 (0 off the mask), advantage [B] float32, valid [B] bool, lengths [B] int32; with
+    recorded routing also experts [B, T, L, X] int32 (-1 where nothing was recorded), with rescored
+    records logp_engine [B, T]. An invalid row keeps its tokens, with mask all False and advantage
+    0; a filling row has length 0.
 
   Raises:
     ValueError: a record longer than the longest bucket (truncate at sampling, or add a bucket),
@@ -217,6 +221,12 @@ def rollout_batches(
     advantage = np.zeros(local_rows, np.float32)
     valid = np.zeros(local_rows, bool)
     sizes = np.zeros(local_rows, np.int32)
+    more = {}
+    if "experts" in records[0]:
+      layers = np.shape(records[0]["experts"])[1:]
+      more["experts"] = np.full((local_rows, length, *layers), -1, np.int32)
+    if "logp_engine" in records[0]:
+      more["logp_engine"] = np.zeros_like(logp)
     for row, number in enumerate(chosen):
       record = records[number]
       sizes[row] = size = len(record["tokens"])
@@ -226,8 +236,12 @@ def rollout_batches(
         advantage[row] = record["advantage"]
         mask[row, :size] = target_mask(record["mask"])
         logp[row, :size] = np.where(mask[row, :size], np.asarray(record["logp"], np.float32), 0)
+        if "logp_engine" in more:
+          more["logp_engine"][row, :size] = np.where(mask[row, :size], record["logp_engine"], 0)
+      if "experts" in more:
+        more["experts"][row, : len(record["experts"])] = record["experts"]
     return {"tokens": tokens, "mask": mask, "logp": logp, "advantage": advantage, "valid": valid,
-            "lengths": sizes}
+            "lengths": sizes} | more
 
   if not plans:
     return BatchStream(iter(()), dropped={}, batches=0)

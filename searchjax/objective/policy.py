@@ -9,6 +9,8 @@ clipped away, there is no KL term and no entropy bonus. The weight r by strategy
   none          r = pi / stop_grad(pi)    value 1, gradient of log pi: mismatch uncorrected
   token_is      r = pi / mu               per token (default); optionally min(r, truncate_at)
   sequence_is   r_i = exp( 1/|o_i| sum_t log(pi/mu) )    one weight for all the row's tokens
+  routing_replay  token_is; the caller's forward replays the experts chosen at inference
+  bitwise         token_is; pi's value comes from the engine (`with_value`), so r = 1 exactly
 
 Letters  B rows, T tokens.
 Source   the article; truncation: TIS, "Your efficient RL framework secretly brings you off-policy
@@ -23,7 +25,19 @@ from searchjax.objective.masked import AnyArray, clip_log_ratio
 from searchjax.objective.masked import masked_count, masked_fill, masked_mean
 from searchjax.objective.mismatch import log_ratio, sequence_ratio
 
-STRATEGIES = ("none", "token_is", "sequence_is")
+STRATEGIES = ("none", "token_is", "sequence_is", "routing_replay", "bitwise")
+
+
+def with_value(
+    logp_train: Float[AnyArray, "B T"], value: Float[AnyArray, "B T"]
+) -> Float[Array, "B T"]:
+  """The given values, exactly, with the gradient of `logp_train`.
+
+  Args:
+    logp_train: log pi under the training forward.
+    value: log pi by the inference engine's own computation.
+  """
+  return value + (logp_train - jax.lax.stop_gradient(logp_train))
 
 
 def token_weights(
@@ -40,7 +54,7 @@ def token_weights(
       differentiable in it.
     logp_infer: log mu recorded at sampling time.
     mask: True on generated tokens.
-    strategy: "none", "token_is" or "sequence_is".
+    strategy: one of STRATEGIES; the last two weigh as "token_is" does.
     truncate_at: None, or an upper limit c on the ratio: the weight is min(r, c), and its gradient
       min(r, c) * grad log pi. A truncated token keeps pulling, with a bounded weight; it is not
       dropped.
@@ -59,11 +73,11 @@ def token_weights(
   mask = jnp.asarray(mask)
   if strategy == "sequence_is":
     ratio = jnp.broadcast_to(sequence_ratio(logp_train, logp_infer, mask)[:, None], mask.shape)
-  elif strategy == "token_is":
-    ratio = jnp.exp(clip_log_ratio(log_ratio(logp_train, logp_infer, mask)))
-  else:
+  elif strategy == "none":
     logp = masked_fill(logp_train, mask)
     ratio = jnp.exp(logp - jax.lax.stop_gradient(logp))
+  else:
+    ratio = jnp.exp(clip_log_ratio(log_ratio(logp_train, logp_infer, mask)))
   if truncate_at is not None:
     ratio = ratio * jax.lax.stop_gradient(jnp.minimum(ratio, truncate_at) / ratio)
   return masked_fill(ratio, mask)

@@ -51,11 +51,14 @@ class Agent:
 
 
 @contextlib.contextmanager
-def open_agent(config: Mapping, model: ModelConfig, chat: ChatFormat) -> Iterator[Agent]:
+def open_agent(
+  config: Mapping, model: ModelConfig, chat: ChatFormat, *, record_routing: bool = False
+) -> Iterator[Agent]:
   """Starts the local search service unless config.search.url names one, and makes the engine.
 
   Args:
     config: with sections `search`, `limits` and `engine`.
+    record_routing: keep the experts chosen for every token, for their replay in training.
 
   Raises:
     ValueError: the service cannot be reached.
@@ -72,14 +75,20 @@ def open_agent(config: Mapping, model: ModelConfig, chat: ChatFormat) -> Iterato
     tool.check()
     engine = EngineGroup(
       model, devices=jax.local_devices(), length=limits.tokens, stop_ids=chat.stop_ids,
-      **config.engine,
+      record_routing=record_routing, **config.engine,
     )
     yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
 
 
-def load_chat(tokenizer: str) -> ChatFormat:
-  """The text format over a tokenizer.json, or over the packaged tiny one for ""."""
-  return ChatFormat(load_tokenizer(tokenizer or None))
+def load_chat(tokenizer: str, **settings) -> ChatFormat:
+  """The text format over a tokenizer.
+
+  Args:
+    tokenizer: a tokenizer.json or the Hugging Face folder that holds one; "" is the packaged one.
+    settings: `style`, `thinking` and `preserve_thinking` of ChatFormat, where its choice by the
+      vocabulary is not wanted; a config's optional section `chat`.
+  """
+  return ChatFormat(load_tokenizer(tokenizer or None), **settings)
 
 
 def new_model(section: Mapping, chat: ChatFormat) -> ModelConfig:

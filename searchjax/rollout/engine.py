@@ -31,13 +31,19 @@ class Conversation(Protocol):
   Attributes:
     key: uint32 [2], the rollout's sampling key data.
     prompt: token ids that begin it.
-    turn_tokens: most tokens the next turn may sample.
+    routing: where an engine that records routing appends the experts of each token that passes the
+      model, as int32 arrays [n L X] in order. The last token sampled never passes it.
   """
 
   key: np.ndarray
   prompt: list[int]
+  routing: list[np.ndarray]
 
-  def turn_budget(self) -> int: ...
+  def turn_budget(self) -> int:
+    """Most tokens the next turn may sample."""
+
+  def forced_turn(self) -> list[int]:
+    """The ids the next turn takes instead of sampling; empty when it samples."""
 
   def end_turn(self, tokens: list[int], logps: list[float], stopped: bool) -> None:
     """Takes a sampled turn; afterwards `waits_for` and `finished` say how it goes on."""
@@ -67,6 +73,7 @@ class _Lane:
   fed: int  # tokens in the device state
   queue: list[int]  # tokens still to be fed; the last becomes the pending one
   state: str  # "feed" | "decode" | "wait"
+  forced: list[int] = dataclasses.field(default_factory=list)
   tokens: list[int] = dataclasses.field(default_factory=list)
   logps: list[float] = dataclasses.field(default_factory=list)
 
@@ -82,6 +89,7 @@ class Engine:
     stop_ids: ids that end a turn.
     top_k, top_p: restrict sampling; training refuses them (the recorded log-prob is the full
       model's).
+    record_routing: hand the experts chosen for every token to its conversation.
     device: where the states lie; None is the default one. Parameters must lie there too.
   """
 
@@ -97,9 +105,11 @@ class Engine:
     stop_ids: tuple[int, ...],
     top_k: int = 0,
     top_p: float = 1.0,
+    record_routing: bool = False,
     device: jax.Device | None = None,
   ):
     self.config, self.lanes, self.length = config, lanes, length
+    self.decode_steps, self.record_routing = decode_steps, record_routing
     self.device = device or jax.devices()[0]
     self.feed_rows, self.feed_tokens = min(feed_rows, lanes), feed_tokens
     self.stop_ids = tuple(stop_ids)
@@ -108,11 +118,13 @@ class Engine:
       (empty_cache(config, lanes, length), sample.empty_lanes(lanes)), self.device
     )
     self._feed = jax.jit(
-      functools.partial(_feed, config=config), donate_argnames=("cache", "lanes")
+      functools.partial(_feed, config=config, record=record_routing),
+      donate_argnames=("cache", "lanes"),
     )
     self._decode = jax.jit(
       functools.partial(
-        _decode, config=config, steps=decode_steps, stop_ids=self.stop_ids, top_k=top_k, top_p=top_p
+        _decode, config=config, stop_ids=self.stop_ids, top_k=top_k, top_p=top_p,
+        record=record_routing,
       ),
       donate_argnames=("cache", "lanes"),
     )
@@ -178,22 +190,29 @@ class Engine:
         left[i] = lane.conversation.turn_budget()
         generate[i] = len(lane.queue) == 1
         if generate[i]:
-          lane.state = "decode"
+          lane.state, lane.forced = "decode", lane.conversation.forced_turn()
         else:
           ready.append((slot, lane))
         self.counts.prefill_tokens += n
-      self._cache, self._lanes = self._feed(
+      self._cache, self._lanes, experts = self._feed(
         params, cache=self._cache, lanes=self._lanes, slots=slots, tokens=tokens, length=length,
         start=start, pending=pending, generate=generate, left=left, key=key,
       )
+      if self.record_routing:
+        experts = np.moveaxis(np.asarray(experts), 0, 2)
+        for i, (_, lane) in enumerate(rows):
+          lane.conversation.routing.append(experts[i, : length[i]])
 
   def _decode_once(self, params, active, temperature):
+    forced = np.full((self.lanes, self.decode_steps), -1, np.int32)
+    for slot, lane in active.items():
+      ids = lane.forced[len(lane.tokens) : len(lane.tokens) + self.decode_steps]
+      forced[slot, : len(ids)] = ids
     self._cache, self._lanes, out = self._decode(
-      params, cache=self._cache, lanes=self._lanes, temperature=temperature
+      params, cache=self._cache, lanes=self._lanes, temperature=temperature, forced=forced
     )
-    tokens, logp, count, going = jax.device_get(
-      (out["tokens"], out["logp"], out["count"], self._lanes.generating)
-    )
+    out, going = jax.device_get((out, self._lanes.generating))
+    tokens, logp, count = out["tokens"], out["logp"], out["count"]
     self.counts.decode_steps += int(count.max())
     self.counts.lane_steps += int(count.max()) * self.lanes
     self.counts.decode_tokens += int(count.sum())
@@ -205,6 +224,8 @@ class Engine:
       lane.fed += n
       lane.tokens += tokens[slot, :n].tolist()
       lane.logps += logp[slot, :n].tolist()
+      if self.record_routing:
+        lane.conversation.routing.append(out["experts"][slot, :n])
       if not going[slot]:
         stopped = lane.tokens[-1] in self.stop_ids
         lane.conversation.end_turn(lane.tokens, lane.logps, stopped)
@@ -265,14 +286,19 @@ def _on_device(array, engine):
   return jax.device_put(array, engine.device)
 
 
-def _feed(params, cache, lanes, slots, tokens, length, start, pending, generate, left, key, config):
-  return sample.feed(
+def _feed(
+  params, cache, lanes, slots, tokens, length, start, pending, generate, left, key, config, record
+):
+  cache, lanes, experts = sample.feed(
     params, config, cache, lanes, slots, tokens, length, start, pending, generate, left, key
   )
+  return cache, lanes, experts if record else None
 
 
-def _decode(params, cache, lanes, temperature, config, steps, stop_ids, top_k, top_p):
-  return sample.decode(
-    params, config, cache, lanes, temperature,
-    steps=steps, stop_ids=stop_ids, top_k=top_k, top_p=top_p,
+def _decode(params, cache, lanes, temperature, forced, config, stop_ids, top_k, top_p, record):
+  cache, lanes, out = sample.decode(
+    params, config, cache, lanes, temperature, forced, stop_ids=stop_ids, top_k=top_k, top_p=top_p
   )
+  if not record:
+    out.pop("experts")
+  return cache, lanes, out

@@ -43,6 +43,7 @@ class Episode:
     tool_calls, tool_failures, malformed_calls: c_i, e_i, and calls with errors.
     forced: the budget was used up and the answer asked for.
     valid: False where the service's failures decided the rollout.
+    routing: experts of every token but the last, where the engine records them.
   """
 
   def __init__(
@@ -67,10 +68,14 @@ class Episode:
     self.tool_calls = self.tool_failures = self.malformed_calls = self.searches = 0
     self.forced = self.finished = False
     self.stop, self.final_answer, self.final_length = "", "", 0
+    self.routing: list[np.ndarray] = []
     self._futures: list[concurrent.futures.Future] = []
 
   def turn_budget(self) -> int:
     return min(self.limits.turn_tokens, self.limits.tokens - len(self.tokens))
+
+  def forced_turn(self) -> list[int]:
+    return []
 
   def end_turn(self, tokens: list[int], logps: list[float], stopped: bool) -> None:
     self.tokens += tokens

@@ -4,8 +4,10 @@ Every conversation keeps one pending token: the last one known and not yet in it
 step feeds the pending token at its position, samples the next from the logits there, and records
 log softmax(logits / temperature) of the sample: the sampling distribution's own log-probability.
 Sampling keys are folded from (rollout key, position), so neither the lane nor the step matters.
+A token can be forced instead of sampled: the same program then scores a known turn.
 
-Letters  B lanes, b rows of one feed, C tokens of one feed, J steps of one decode loop.
+Letters  B lanes, b rows of one feed, C tokens of one feed, J steps of one decode loop, L layers,
+         X experts per token.
 """
 
 import flax.struct
@@ -56,7 +58,7 @@ def feed(
   generate: Bool[Array, "b"],
   left: Int[Array, "b"],
   key: Array,
-) -> tuple[caches.Cache, Lanes]:
+) -> tuple[caches.Cache, Lanes, Int[Array, "L b C X"]]:
   """Continues conversations by given tokens and says which then decode.
 
   Args:
@@ -65,8 +67,11 @@ def feed(
     generate: True where the turn's last piece has been fed.
     left: token budget of the turn.
     key: rollout key data, uint32 [b 2].
+
+  Returns:
+    Cache, lanes, and the experts every layer chose for the given tokens.
   """
-  cache, _ = forward.prefill(params, config, cache, slots, tokens, length, start)
+  cache, experts = forward.prefill(params, config, cache, slots, tokens, length, start)
   rows = jnp.where(length > 0, slots, lanes.token.shape[0])
   put = lambda old, new: old.at[rows].set(new, mode="drop")
   return cache, Lanes(
@@ -75,7 +80,7 @@ def feed(
     generating=put(lanes.generating, generate),
     left=put(lanes.left, left),
     key=put(lanes.key, key),
-  )
+  ), experts
 
 
 def sample_token(
@@ -109,22 +114,25 @@ def decode(
   cache: caches.Cache,
   lanes: Lanes,
   temperature: Float[Array, ""],
+  forced: Int[Array, "B J"],
   *,
-  steps: int,
   stop_ids: tuple[int, ...],
   top_k: int = 0,
   top_p: float = 1.0,
 ) -> tuple[caches.Cache, Lanes, dict]:
-  """Decodes up to `steps` tokens in every generating lane; ends early when none generates.
+  """Decodes up to J tokens in every generating lane; ends early when none generates.
 
   Args:
     temperature: of the sampler; 0 is greedy, and the recorded log-prob is then the model's at 1.
+    forced: ids taken instead of samples, by lane and step; negative ones are sampled. J is the
+      most steps this call makes.
     stop_ids: a lane stops after sampling one of these, or when its turn's budget is spent.
 
   Returns:
-    Cache and lanes, and per lane: "tokens" and "logp" [B J], of which the first "count" are new.
+    Cache and lanes, and per lane: "tokens" and "logp" [B J], of which the first "count" are new,
+    and "experts" [B J L X], chosen for the token fed at each step.
   """
-  B = lanes.token.shape[0]
+  B, steps = forced.shape
   length = cache.keys[0].shape[-1]
   layers = unstack_layers(params, config)
   start = lanes.position
@@ -132,16 +140,18 @@ def decode(
   score_at = jnp.where(temperature > 0, temperature, 1.0)
 
   def body(carry):
-    step, lanes, buffer, tokens, logps, count = carry
-    hidden, buffer, _ = forward.decode(
+    step, lanes, buffer, tokens, logps, experts, count = carry
+    hidden, buffer, chosen = forward.decode(
       params, layers, config, cache, buffer, lanes.token, start + step, step, lanes.generating
     )
+    experts = experts.at[:, step].set(jnp.swapaxes(chosen, 0, 1))
     out = heads.logits(params, config, hidden)
     # The sampled token's own position, not the one it is sampled from.
     keys = jax.vmap(jax.random.fold_in)(
       jax.random.wrap_key_data(lanes.key), lanes.position + 1
     )
     token = jax.vmap(lambda k, l: sample_token(k, l, temperature, top_k, top_p))(keys, out)
+    token = jnp.where(forced[:, step] >= 0, forced[:, step], token)
     scaled = out / score_at
     logp = jnp.take_along_axis(scaled, token[:, None], axis=-1)[:, 0]
     logp = logp - jax.nn.logsumexp(scaled, axis=-1)
@@ -155,7 +165,7 @@ def decode(
     lanes = lanes.replace(
       token=jnp.where(on, token, lanes.token), position=position, left=left, generating=going
     )
-    return step + 1, lanes, buffer, tokens, logps, count + one
+    return step + 1, lanes, buffer, tokens, logps, experts, count + one
 
   carry = (
     jnp.int32(0),
@@ -163,9 +173,10 @@ def decode(
     caches.open_buffer(cache, steps),
     jnp.zeros((B, steps), jnp.int32),
     jnp.zeros((B, steps), jnp.float32),
+    jnp.zeros((B, steps, config.num_layers, config.experts_per_token), jnp.int32),
     jnp.zeros((B,), jnp.int32),
   )
   alive = lambda carry: (carry[0] < steps) & jnp.any(carry[1].generating)
-  _, lanes, buffer, tokens, logps, count = jax.lax.while_loop(alive, body, carry)
+  _, lanes, buffer, tokens, logps, experts, count = jax.lax.while_loop(alive, body, carry)
   cache = caches.close_buffer(cache, buffer, start, count)
-  return cache, lanes, {"tokens": tokens, "logp": logps, "count": count}
+  return cache, lanes, {"tokens": tokens, "logp": logps, "experts": experts, "count": count}
