@@ -7,7 +7,8 @@ Command    python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdi
 Needs      the SFT and preference runs beside it (runs/tiny/sft, runs/tiny/rm).
 Variants   configs/grpo_tiny.py:smoke, :ablation (20 steps); ablations on the command line:
            --config.reward.tool_penalty=unconditional|off  --config.reward.length_penalty=…
-           --config.reward.aggregation=linear  --config.mismatch=none|sequence_is
+           --config.reward.aggregation=linear
+           --config.mismatch=none|sequence_is|routing_replay|bitwise
 """
 
 from ml_collections import ConfigDict
