@@ -155,3 +155,100 @@ def test_c4_a_save_killed_at_any_point_leaves_the_previous_one_latest(tmp_path, 
       checkpoint.save(folder, 2, {"w": jnp.full((64, 64), 3.0)}, {"step": 2}, keep=2)
       assert checkpoint.latest_step(folder) == 2
   assert unfinished >= 3, "no save was killed before it was complete: the test shows nothing"
+
+
+def _blocks(fail_at: int | None = None):
+  """Nested arrays, their template, and a `read` that records what it is asked for."""
+  rng = np.random.default_rng(0)
+  arrays = {
+    "a": rng.standard_normal((4, 5, 7, 8)).astype(jnp.bfloat16),
+    "b": {"c": rng.standard_normal((13,)).astype(np.float32), "d": np.ones((1, 17), np.float32)},
+  }
+  flat = {"a": arrays["a"], "b.c": arrays["b"]["c"], "b.d": arrays["b"]["d"]}
+  asked = []
+
+  def read(name, box):
+    if len(asked) == fail_at:
+      raise ValueError("the source broke off")
+    asked.append((name, box))
+    return flat[name][box]
+
+  template = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
+  return arrays, flat, template, read, asked
+
+
+def test_blocks_make_a_checkpoint_that_any_sharding_restores(tmp_path):
+  arrays, flat, template, read, asked = _blocks()
+  checkpoint.save_blocks(
+    tmp_path / "c", 3, template, read, {"of": "blocks"}, file_bytes=1000, chunk_bytes=100
+  )
+  mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  spec = lambda a: jax.sharding.PartitionSpec("y", *[None] * (len(a.shape) - 2), "x")
+  sharded = jax.tree.map(
+    lambda a: jax.ShapeDtypeStruct(
+      a.shape, a.dtype,
+      sharding=jax.sharding.NamedSharding(
+        mesh, spec(a) if a.shape[0] == 4 else jax.sharding.PartitionSpec()
+      ),
+    ),
+    template,
+  )  # fmt: skip
+  for wanted in (template, sharded):
+    restored, meta = checkpoint.restore(tmp_path / "c", wanted)
+    assert meta == {"of": "blocks"} and checkpoint.latest_step(tmp_path / "c") == 3
+    for got, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(arrays), strict=True):
+      assert np.asarray(got).tobytes() == expected.tobytes()
+  assert restored["a"].sharding == sharded["a"].sharding
+  # Each element was asked for once, in blocks of at most 1000 bytes.
+  for name, array in flat.items():
+    seen = np.zeros(array.shape, np.int32)
+    for of, box in asked:
+      if of == name:
+        seen[box] += 1
+        assert array[box].nbytes <= 1000
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("blockwise", [True, False], ids=["save_blocks", "save"])
+def test_a_checkpoint_is_read_back_in_the_blocks_it_was_written_in(tmp_path, blockwise):
+  arrays, flat, template, read, asked = _blocks()
+  if blockwise:
+    checkpoint.save_blocks(tmp_path / "c", 0, template, read, {}, file_bytes=300, chunk_bytes=100)
+  else:
+    checkpoint.save(tmp_path / "c", 0, jax.tree.map(jnp.asarray, arrays), {}, keep=1)
+  shapes = checkpoint.saved_shapes(tmp_path / "c")
+  assert {name: (s.shape, s.dtype) for name, s in shapes.items()} == {
+    name: (a.shape, a.dtype) for name, a in flat.items()
+  }
+  found = list(checkpoint.saved_blocks(tmp_path / "c"))
+  assert len(found) == (len(asked) if blockwise else 3)
+  for name, box, values in found:
+    assert values.tobytes() == flat[name][box].tobytes()
+
+
+def test_blocks_that_break_off_leave_no_checkpoint(tmp_path):
+  _, _, template, read, asked = _blocks(fail_at=2)
+  with pytest.raises(ValueError, match="broke off"):
+    checkpoint.save_blocks(tmp_path / "c", 0, template, read, {}, file_bytes=300, chunk_bytes=100)
+  assert checkpoint.latest_step(tmp_path / "c") is None and len(asked) == 2
+  with pytest.raises(ValueError, match="no complete checkpoint"):
+    checkpoint.saved_shapes(tmp_path / "c")
+  # What is left is in nobody's way.
+  _, _, template, read, _ = _blocks()
+  checkpoint.save_blocks(tmp_path / "c", 0, template, read, {})
+  with pytest.raises(ValueError, match="is there already"):
+    checkpoint.save_blocks(tmp_path / "c", 1, template, read, {})
+
+
+@pytest.mark.parametrize(
+  ("shape", "file", "chunk"),
+  [
+    # gate_up of the 397B model: an expert is 16 MB, a chunk half of one, a file eight experts.
+    ((15, 4, 512, 4096, 2048), (1, 1, 8, 4096, 2048), (1, 1, 1, 2048, 2048)),
+    ((248320, 4096), (16384, 4096), (1024, 4096)),
+    ((15, 4096), (15, 4096), (15, 4096)),
+    ((7, 3), (7, 3), (7, 3)),
+  ],
+)
+def test_blocks_are_runs_of_memory_of_a_bounded_size(shape, file, chunk):
+  assert checkpoint._plan(shape, 2, 2**27, 2**23) == (file, chunk)

@@ -5,16 +5,32 @@ Orbax writes it under a temporary name and renames it when complete, so a killed
 previous checkpoint the latest (FAULTS C4).  Restored arrays are committed device
 buffers that a jitted step may donate (FAULTS C5).
 
+`save_blocks` writes arrays that no host could hold: block by block, each process its share, as the
+zarr3 files (one file a block, in chunks of a few megabytes) that Orbax itself would write without
+OCDBT; `restore` reads them like any other. `saved_blocks` reads a checkpoint the same way.
+
 Letters  none.
-Source   orbax.checkpoint.
+Source   orbax.checkpoint; the zarr3 sharding codec.
 """
 
+import itertools
+import json
+import math
+import os
 import pathlib
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
+from jax.experimental import multihost_utils
+
+
+# Where a block lies: start and stop along every axis.
+Box = tuple[slice, ...]
 
 
 def save(
@@ -77,6 +93,113 @@ def restore(
   return restored["tree"], restored["meta"]
 
 
+def save_blocks(
+  directory: str | pathlib.Path,
+  step: int,
+  template: Any,
+  read: Callable[[str, Box], np.ndarray],
+  meta: dict[str, Any],
+  *,
+  file_bytes: int = 128 * 2**20,
+  chunk_bytes: int = 8 * 2**20,
+) -> None:
+  """Writes a checkpoint whose arrays are made block by block; memory holds a few blocks.
+
+  Called by every process; process i of n writes every n-th block, on a file system all share.
+
+  Args:
+    directory: the checkpoint folder, not there yet.
+    step: the number of finished steps.
+    template: nested dicts of `jax.ShapeDtypeStruct`.
+    read: gives the block of an array: (its dotted name, slices with start and stop) to values.
+    meta: JSON-able record beside it.
+    file_bytes: largest block, a file each.
+    chunk_bytes: largest part of a file that is read alone, e.g. one expert.
+
+  Raises:
+    ValueError: `directory` is there already.
+  """
+  directory = pathlib.Path(directory).absolute()
+  if directory.exists():
+    raise ValueError(f"{directory} is there already; remove it or give another folder")
+  partial = directory.with_name(directory.name + ".partial")
+  first = jax.process_index() == 0
+  if first:
+    shutil.rmtree(partial, ignore_errors=True)
+  barrier("partial folder is clear")
+  # Orbax writes the records of a tree of this structure; its one-element arrays are then replaced.
+  handlers = {
+    "tree": ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=True),
+    "meta": ocp.JsonCheckpointHandler(),
+  }
+  options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+  with ocp.CheckpointManager(partial, options=options, item_handlers=handlers) as manager:
+    tree = jax.tree.map(lambda leaf: np.zeros((1,) * len(leaf.shape), leaf.dtype), template)
+    items = ocp.args.Composite(tree=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(meta))
+    manager.save(step, args=items)
+    manager.wait_until_finished()
+  folder = partial / str(step) / "tree"
+  leaves = {_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
+  plans = {
+    name: _plan(leaf.shape, np.dtype(leaf.dtype).itemsize, file_bytes, chunk_bytes)
+    for name, leaf in leaves.items()
+  }
+  if first:
+    _replace_arrays(folder, leaves, plans)
+  barrier("arrays are laid out")
+  number = itertools.count()
+  for name, leaf in leaves.items():
+    store = tensorstore.open(_stored_at(folder, name), open=True).result()
+    for box in _boxes(leaf.shape, plans[name][0]):
+      if next(number) % jax.process_count() == jax.process_index():
+        store[box].write(read(name, box)).result()
+  barrier("blocks are written")
+  if first:
+    os.rename(partial, directory)
+  barrier("checkpoint is in place")
+
+
+def saved_shapes(
+  directory: str | pathlib.Path, step: int | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shape and dtype of every array of a checkpoint, by dotted name.
+
+  Raises:
+    ValueError: no such checkpoint.
+  """
+  wanted = latest_step(directory) if step is None else step
+  if wanted is None:
+    raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
+  with _manager(directory) as manager:
+    saved = manager.item_metadata(wanted)["tree"]
+  return {
+    _path(path): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(saved)
+  }
+
+
+def saved_blocks(
+  directory: str | pathlib.Path, step: int | None = None
+) -> Iterator[tuple[str, Box, np.ndarray]]:
+  """Reads every array of a checkpoint once, in the blocks it was written in.
+
+  Memory holds one block: a file of `save_blocks`, a device's shard of `save`.
+
+  Returns:
+    Dotted name, slices with start and stop, values.
+
+  Raises:
+    ValueError: no such checkpoint.
+  """
+  shapes = saved_shapes(directory, step)
+  wanted = latest_step(directory) if step is None else step
+  folder = pathlib.Path(directory).absolute() / str(wanted) / "tree"
+  for name, leaf in shapes.items():
+    store = tensorstore.open(_stored_at(folder, name), open=True).result()
+    for box in _boxes(leaf.shape, store.chunk_layout.write_chunk.shape):
+      yield name, box, store[box].read().result()
+
+
 def read_meta(directory: str | pathlib.Path, step: int | None = None) -> dict[str, Any]:
   """Reads only the JSON record, e.g. to learn a model's config before making its template.
 
@@ -106,6 +229,87 @@ def _manager(directory: str | pathlib.Path, keep: int | None = None) -> ocp.Chec
   return ocp.CheckpointManager(
     pathlib.Path(directory).absolute(), options=options, item_handlers=handlers
   )
+
+
+def barrier(name: str) -> None:
+  """Waits until every process is here; nothing where there is one."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def _plan(
+  shape: tuple[int, ...], itemsize: int, file_bytes: int, chunk_bytes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  """Shapes of a file and of a chunk: leading axes are cut first, so both are runs of memory.
+
+  A cut axis has a power of two per chunk, which divides most shardings; a file has whole chunks.
+  """
+  chunk = list(_cut(shape, chunk_bytes // itemsize))
+  for axis, size in enumerate(chunk):
+    if size < shape[axis]:
+      chunk[axis] = 1 << (size.bit_length() - 1)
+  # A file of whole chunks along every axis; -(-a // b) rounds up.
+  cells = tuple(-(-size // part) for size, part in zip(shape, chunk, strict=True))
+  files = _cut(cells, file_bytes // (itemsize * math.prod(chunk)))
+  return tuple(n * part for n, part in zip(files, chunk, strict=True)), tuple(chunk)
+
+
+def _cut(shape: tuple[int, ...], limit: int) -> tuple[int, ...]:
+  """The longest run of at most `limit` elements (at least one) that is a box."""
+  box, rest = [], math.prod(shape)
+  for size in shape:
+    rest //= max(size, 1)
+    box.append(min(size, max(1, limit // max(rest, 1))))
+  return tuple(box)
+
+
+def _boxes(shape: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Box]:
+  starts = [range(0, size, part) for size, part in zip(shape, block, strict=True)]
+  for corner in itertools.product(*starts):
+    sizes = zip(corner, block, shape, strict=True)
+    yield tuple(slice(start, min(start + part, size)) for start, part, size in sizes)
+
+
+def _replace_arrays(
+  folder: pathlib.Path,
+  leaves: dict[str, Any],
+  plans: dict[str, tuple[tuple[int, ...], tuple[int, ...]]],
+) -> None:
+  record = json.loads((folder / "_METADATA").read_text(encoding="utf-8"))
+  for entry in record["tree_metadata"].values():
+    name = ".".join(key["key"] for key in entry["key_metadata"])
+    entry["value_metadata"] |= {"value_type": "jax.Array", "write_shape": list(plans[name][0])}
+  (folder / "_METADATA").write_text(json.dumps(record), encoding="utf-8")
+  # Optional records, which would speak of the one-element arrays.
+  shutil.rmtree(folder / "array_metadatas", ignore_errors=True)
+  (folder / "_sharding").unlink(missing_ok=True)
+  for name, leaf in leaves.items():
+    shutil.rmtree(folder / name)
+    file_shape, chunk = plans[name]
+    codec = {
+      "name": "sharding_indexed",
+      "configuration": {
+        "chunk_shape": chunk,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+      },
+    }
+    metadata = {
+      "shape": leaf.shape,
+      "data_type": np.dtype(leaf.dtype).name,
+      "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": file_shape}},
+      "codecs": [codec],
+    }
+    spec = _stored_at(folder, name) | {"metadata": metadata}
+    tensorstore.open(spec, create=True).result()
+
+
+def _stored_at(folder: pathlib.Path, name: str) -> dict[str, Any]:
+  """TensorStore's spec of one array of a checkpoint's `tree` folder."""
+  record = json.loads((folder / "_METADATA").read_text(encoding="utf-8"))
+  kvstore: dict[str, Any] = {"driver": "file", "path": f"{folder}/{name}/"}
+  if (folder / "manifest.ocdbt").is_file():
+    kvstore = {"driver": "ocdbt", "base": f"file://{folder}/", "path": f"{name}/"}
+  return {"driver": "zarr3" if record.get("use_zarr3") else "zarr", "kvstore": kvstore}
 
 
 def _as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
