@@ -29,7 +29,7 @@ from searchjax.train_sft import load_questions
 
 def main(config, workdir: pathlib.Path) -> None:
   atlas = load_atlas(config.search.corpus or None)
-  chat = load_chat(config.tokenizer)
+  chat = load_chat(config.tokenizer, **config.get("chat", {}))
   sft, model = load_policy(find_stage(workdir, "sft"))
   rl, _ = load_policy(find_stage(workdir, "grpo"))
   rm, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)

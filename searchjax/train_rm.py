@@ -52,7 +52,7 @@ def rm_loss(model):
 def main(config, workdir: pathlib.Path) -> None:
   # ---- data and the backbone -------------------------------------------------------------------
   atlas = load_atlas(config.corpus or None)
-  chat = load_chat(config.tokenizer)
+  chat = load_chat(config.tokenizer, **config.get("chat", {}))
   params, model = load_policy(find_stage(workdir, "sft"))
   log = RunLog(workdir, config, total_steps=config.steps,
                resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")

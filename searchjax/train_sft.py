@@ -15,6 +15,7 @@ import numpy as np
 from searchjax.data.demonstrations import make_demonstrations, style_demonstrations
 from searchjax.data.loader import sft_batches
 from searchjax.data.questions import forward_questions
+from searchjax.data.segments import training_examples
 from searchjax.dist import checkpoint
 from searchjax.dist.mesh import data_mesh, replicate, shard_rows
 from searchjax.dist.run_log import RunLog
@@ -59,7 +60,7 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
 def main(config, workdir: pathlib.Path) -> None:
   # ---- data: scripted experts against the live search service ----------------------------------
   atlas = load_atlas(config.search.corpus or None)
-  chat = load_chat(config.tokenizer)
+  chat = load_chat(config.tokenizer, **config.get("chat", {}))
   model = new_model(config.model, chat)
   with open_agent(config, model, chat) as agent, RunLog(
     workdir, config, total_steps=config.steps,
@@ -73,8 +74,8 @@ def main(config, workdir: pathlib.Path) -> None:
     )
     chats = style_demonstrations(config.seed, config.data.chats, atlas.names_bank)
     examples = {
-      "tool_use": [chat.encode_conversation(d.messages, agent.tools) for d in demonstrations],
-      "preference": [chat.encode_conversation(d.messages) for d in chats],
+      "tool_use": training_examples(chat, [d.messages for d in demonstrations], agent.tools),
+      "preference": training_examples(chat, [d.messages for d in chats]),
     }
     batches = sft_batches(
       examples, weights=dict(config.data.weights), seed=config.seed, pad_id=chat.pad_id,

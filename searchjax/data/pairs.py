@@ -202,7 +202,7 @@ def encode_pair(
     difference in either order is the pair's, and the label need not be turned round.
   """
   answers = (pair.second, pair.first) if swapped else (pair.first, pair.second)
-  ids = chat.encode_prompt([{"role": "user", "content": pair.prompt}])
+  ids = chat.encode_prompt([{"role": "user", "content": pair.prompt}], enable_thinking=False)
   ids += chat.encode_assistant(answers[0])
   front = len(ids) - 1
   ids += chat.encode_alternative(answers[1])

@@ -146,16 +146,30 @@ def train_tokenizer(
 def load_tokenizer(path: str | pathlib.Path | None = None) -> tokenizers.Tokenizer:
   """Loads a tokenizer.json: the packaged one if no path is given.
 
+  Args:
+    path: the file, or the Hugging Face folder that holds it. Truncation and padding that the file
+      asks for are turned off: nothing is cut unseen.
+
   Raises:
-    ValueError: no such file, or not a tokenizer.
+    ValueError: no such file, a folder without one, or not a tokenizer.
   """
   path = pathlib.Path(path or PACKAGED)
+  if path.is_dir():
+    if not (path / "tokenizer.json").is_file():
+      raise ValueError(
+        f"tokenizer {path}: the folder holds no tokenizer.json; save the fast tokenizer there "
+        "(save_pretrained)"
+      )
+    path = path / "tokenizer.json"
   if not path.is_file():
     raise ValueError(f"tokenizer {path}: no such file; expected a tokenizer.json")
   try:
-    return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
   except Exception as error:  # the library raises bare Exception: named here as bad input
     raise ValueError(f"tokenizer {path}: not a tokenizer.json ({error})") from error
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+  return tokenizer
 
 
 def wording_words(wordings: Iterable[str], *, least: int = 1) -> list[str]:
