@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from searchjax.model import cache as caches
-from searchjax.model import forward, heads, moe
-from searchjax.model.attention import attend
+from searchjax.model import forward, heads
 from searchjax.model.config import PRESETS, model_config
 from searchjax.model.layers import rms_norm, rotate
-from searchjax.model.params import ParamSpec, init_params, param_count, param_specs, unstack_layers
+from searchjax.model.params import ParamSpec, param_count, param_specs, unstack_layers
 
 SMALL = dict(
   hidden_size=24, num_query_heads=4, head_size=8, rotary_dims=4, num_experts=5, expert_size=7,
@@ -144,35 +143,6 @@ def test_R7_padding_changes_no_real_token(run):
   np.testing.assert_array_equal(one, other)
 
 
-def test_R8_routing_weights_are_renormalised():
-  x = jnp.eye(3)[:1]
-  router = jnp.log(jnp.array([[0.5, 0.3, 0.2], [0, 0, 0.1], [0, 0, 0.1]]) + 1e-9)
-  w, experts = moe.route(router, x, 2)
-  np.testing.assert_allclose(w, [[0.625, 0.375]], atol=1e-6)
-  assert experts.dtype == jnp.int32 and experts.tolist() == [[0, 1]]
-
-
-def test_router_ties_go_to_the_lowest_expert():
-  _, experts = moe.route(jnp.ones((3, 5)), jnp.ones((2, 3)), 2)
-  assert experts.tolist() == [[0, 1], [0, 1]]
-
-
-def test_both_dispatches_equal_a_loop_over_tokens():
-  config = model_config("tiny", **SMALL)
-  weights = unstack_layers(init_params(jax.random.key(3), config), config)[0]["moe"]
-  x = jax.random.normal(jax.random.key(4), (11, 24))
-  w, experts = moe.route(weights["router"], x, 2)
-  want = np.zeros((11, 24))
-  for t in range(11):
-    for j in range(2):
-      e = int(experts[t, j])
-      h = np.asarray(x[t] @ weights["gate_up"][e], np.float64)
-      gate, up = h[:7], h[7:]
-      want[t] += float(w[t, j]) * ((gate / (1 + np.exp(-gate)) * up) @ weights["down"][e])
-  np.testing.assert_allclose(moe.dense_experts(weights, x, w, experts), want, atol=1e-5)
-  np.testing.assert_allclose(moe.ragged_experts(weights, x, w, experts), want, atol=1e-5)
-
-
 def test_G3_zero_centred_norm_of_weight_zero_has_scale_one():
   x = jnp.array([[3.0, -4.0]])
   unit = np.array([[3.0, -4.0]]) / np.sqrt(12.5)
@@ -191,18 +161,6 @@ def test_rotation_is_relative_and_leaves_the_rest():
   # Pairs are (i, i + 2), not neighbours: at position p the first pair turns by p.
   want = x[0, 0, 0, 0] * np.cos(3) - x[0, 0, 0, 2] * np.sin(3)
   np.testing.assert_allclose(a[0, 0, 0, 0], want, rtol=1e-5)
-
-
-def test_attend_shares_key_heads_between_neighbouring_query_heads():
-  rng = np.random.default_rng(1)
-  q, k, v = (rng.normal(size=(1, 3, n, 5)).astype(np.float32) for n in (4, 2, 2))
-  mask = np.tril(np.ones((1, 3, 3), bool))
-  got = attend(*map(jnp.asarray, (q, k, v, mask)))
-  for n in range(4):
-    s = q[0, :, n] @ k[0, :, n // 2].T / np.sqrt(5)
-    s = np.where(mask[0], s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    np.testing.assert_allclose(got[0, :, n], p / p.sum(-1, keepdims=True) @ v[0, :, n // 2], atol=1e-5)
 
 
 @pytest.mark.parametrize("name, total", [
@@ -243,7 +201,8 @@ def test_R4_experts_recorded_while_decoding_are_replayed_in_the_forward(policy, 
   ones, positions = np.ones((3, T), np.int32), np.broadcast_to(np.arange(T, dtype=np.int32), (3, T))
   compiled = jax.jit(lambda p, r, *rows: forward.forward(p, config, *rows, replay=r))
   replayed = lambda r: compiled(params, r, tokens, ones, positions)
-  want, chosen = replayed(jnp.full((4, 3, T, 2), -1))
+  want, routing = replayed(jnp.full((4, 3, T, 2), -1))
+  chosen = routing.experts
   cache, fed = prefill(
     caches.empty_cache(config, 3, 32), jnp.array([0, 1]), tokens[:2, :12], jnp.array([12, 12]),
     jnp.array([0, 0]),
@@ -258,5 +217,5 @@ def test_R4_experts_recorded_while_decoding_are_replayed_in_the_forward(policy, 
   np.testing.assert_array_equal(replayed(chosen)[0], want)
   other = (chosen + 1) % 5
   hidden, used = replayed(other)
-  np.testing.assert_array_equal(used, other)
+  np.testing.assert_array_equal(used.experts, other)
   assert np.abs(np.asarray(hidden) - np.asarray(want)).max() > 1e-2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from searchjax.model import moe
+from searchjax.model.config import model_config
 
 T, D, E, X = 7, 5, 11, 3
 
@@ -53,3 +54,171 @@ def test_R1_expert_ids_are_wide_enough(expert):
   assert experts.dtype == jnp.int32 and experts[0, 0] == expert
   _, replayed = moe.route(router, jnp.ones((1, 2)), 10, experts)
   np.testing.assert_array_equal(replayed, experts)
+
+
+SIZES = dict(
+  hidden_size=D, num_experts=E, experts_per_token=X, expert_size=13, shared_expert_size=17,
+  vocab_size=53, real_vocab_size=53,
+)
+DISPATCHES = ("dense", "ragged", "capacity")
+
+
+@pytest.fixture(scope="module")
+def weights():
+  rng = np.random.default_rng(2)
+  shapes = dict(
+    router=(D, E), gate_up=(E, D, 26), down=(E, 13, D), shared_gate_up=(D, 34),
+    shared_down=(17, D), shared_gate=(D,),
+  )
+  return {n: jnp.asarray(rng.normal(size=s) * 0.5, jnp.float32) for n, s in shapes.items()}
+
+
+def config(**fields):
+  return model_config("tiny", **SIZES, **fields)
+
+
+layer = jax.jit(moe.moe, static_argnums=1)
+
+
+def draw(B, T, seed=5):
+  return jnp.asarray(np.random.default_rng(seed).normal(size=(B, T, D)), jnp.float32)
+
+
+def oracle(weights, x, kept=None):
+  """A loop over tokens in float64; `kept` [T X] drops (token, choice) pairs."""
+  w = {n: np.asarray(a, np.float64) for n, a in weights.items()}
+  silu = lambda a: a / (1 + np.exp(-a))
+  out = np.zeros(x.shape)
+  for t, token in enumerate(np.asarray(x, np.float64)):
+    logits = token @ w["router"]
+    chosen = np.argsort(-logits, kind="stable")[:X]
+    p = np.exp(logits[chosen] - logits[chosen].max())
+    for j, e in enumerate(chosen):
+      if kept is None or kept[t, j]:
+        h = token @ w["gate_up"][e]
+        out[t] += p[j] / p.sum() * ((silu(h[:13]) * h[13:]) @ w["down"][e])
+    h = token @ w["shared_gate_up"]
+    out[t] += (silu(h[:17]) * h[17:]) @ w["shared_down"] / (1 + np.exp(-token @ w["shared_gate"]))
+  return out
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+def test_every_dispatch_equals_a_loop_over_tokens(weights, dispatch):
+  x, valid = draw(2, 19), jnp.ones((2, 19), bool)
+  y, routing = layer(weights, config(moe_dispatch=dispatch, capacity_factor=4.0), x, valid)
+  np.testing.assert_allclose(y.reshape(-1, D), oracle(weights, x.reshape(-1, D)), atol=1e-5)
+  assert routing.experts.dtype == jnp.int32 and routing.experts.shape == (2, 19, X)
+  assert routing.overflow == 0
+
+
+@pytest.mark.parametrize("dispatch", ["dense", "ragged"])
+def test_outputs_do_not_depend_on_batch_mates(weights, dispatch):
+  x = draw(3, 19)
+  together, routing = layer(weights, config(moe_dispatch=dispatch), x, jnp.ones((3, 19), bool))
+  alone, own = layer(weights, config(moe_dispatch=dispatch), x[1:2], jnp.ones((1, 19), bool))
+  np.testing.assert_array_equal(routing.experts[1:2], own.experts)
+  np.testing.assert_allclose(together[1:2], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+def test_R7_padding_takes_no_capacity_and_no_part_in_the_balance(weights, dispatch):
+  """FAULTS R7: the same real tokens with 0 % and with 60 % padding give identical outputs."""
+  real = draw(1, 20)
+  # Capacity is reckoned from the batch, so both have 50 rows; it holds the real tokens' assignments
+  # and would not hold those of the padding, all of which go where the first token goes.
+  x = jnp.concatenate([real, jnp.repeat(real[:, :1], 30, axis=1)], axis=1)
+  c = config(moe_dispatch=dispatch, capacity_factor=1.25)
+  valid = jnp.arange(50)[None] < 20
+  y, routing = layer(weights, c, x, valid)
+  shuffled = np.random.default_rng(8).permutation(50)
+  z, moved = layer(weights, c, x[:, shuffled], valid[:, shuffled])
+  want = oracle(weights, real[0])
+  np.testing.assert_allclose(y[0, :20], want, atol=1e-5)
+  np.testing.assert_allclose(np.asarray(z[0])[np.argsort(shuffled)][:20], want, atol=1e-5)
+  assert routing.overflow == 0 and moved.overflow == 0
+  _, solo = layer(weights, c, real, valid[:, :20])
+  np.testing.assert_allclose(routing.balance, solo.balance, rtol=1e-5)
+  _, counted = layer(weights, c, x, jnp.ones_like(valid))
+  assert abs(counted.balance - solo.balance) > 0.1
+  if dispatch == "capacity":
+    assert counted.overflow > 0
+
+
+def test_what_finds_no_seat_is_counted_and_first_choices_go_first(weights):
+  T = 19
+  x = draw(1, T)
+  c = config(moe_dispatch="capacity", capacity_factor=0.7)
+  rows = moe.capacity(c, T)
+  assert rows == 4  # 0.7 · 19 · 3 / 11 = 3.6
+  y, routing = layer(weights, c, x, jnp.ones((1, T), bool))
+  chosen = np.asarray(routing.experts[0])
+  kept, load = np.zeros((T, X), bool), np.zeros(E, int)
+  for j in range(X):
+    for t in range(T):
+      kept[t, j] = load[chosen[t, j]] < rows
+      load[chosen[t, j]] += 1
+  assert routing.overflow == np.sum(~kept) > 0
+  np.testing.assert_allclose(y[0], oracle(weights, x[0], kept), atol=1e-5)
+  assert np.abs(np.asarray(y[0]) - oracle(weights, x[0])).max() > 0.01
+
+
+def test_capacity_never_exceeds_the_batch():
+  assert moe.capacity(config(capacity_factor=100.0), 7) == 7
+
+
+def test_R8_routing_weights_are_renormalised():
+  """FAULTS R8: probabilities .5, .3 give weights .625, .375."""
+  router = jnp.log(jnp.array([[0.5, 0.3, 0.2], [0, 0, 0.1], [0, 0, 0.1]]) + 1e-9)
+  w, experts = moe.route(router, jnp.eye(3)[:1], 2)
+  np.testing.assert_allclose(w, [[0.625, 0.375]], atol=1e-6)
+  assert experts.tolist() == [[0, 1]]
+
+
+def test_router_ties_go_to_the_lowest_expert():
+  _, experts = moe.route(jnp.ones((3, 5)), jnp.ones((2, 3)), 2)
+  assert experts.tolist() == [[0, 1], [0, 1]]
+
+
+def test_the_router_is_float32_where_bfloat16_would_tie():
+  """Logits 1 and 1 + 2⁻⁹ are one bfloat16 number; the larger has the higher id."""
+  router = jnp.array([[1.0, 1.0], [0.0, 2.0**-9]], jnp.bfloat16)
+  w, experts = moe.route(router, jnp.ones((1, 2), jnp.bfloat16), 1)
+  assert experts.tolist() == [[1]] and w.dtype == jnp.float32
+  assert moe.router_logits(router, jnp.ones((1, 2), jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_balance_by_hand():
+  """Two experts, one choice: loads (3/4, 1/4), mean probabilities (0.6, 0.4): 2 · 0.55 = 1.1."""
+  p = np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8], [0.01, 0.99]])
+  logits = jnp.asarray(np.log(p), jnp.float32)
+  experts = jnp.argmax(logits, -1).astype(jnp.int32)[:, None]
+  valid = jnp.array([True, True, True, True, False])
+  np.testing.assert_allclose(moe.balance(logits, experts, valid), 1.1, rtol=1e-6)
+  np.testing.assert_allclose(moe.balance(0 * logits, experts, valid), 1.0, rtol=1e-6)
+  assert moe.balance(logits, experts, 0 * experts[:, 0] > 0) == 0.0
+  gradient = jax.grad(moe.balance)(logits, experts, valid)
+  np.testing.assert_array_equal(gradient[4], 0.0)
+  # Pushing the fuller expert's logit up raises the term: E/N · (f_0 − f_1) p_0 p_1.
+  np.testing.assert_allclose(gradient[0, 0], 2 / 4 * (0.75 - 0.25) * 0.9 * 0.1, rtol=1e-4)
+  routing = moe.Routing(experts, jnp.int32(0), jnp.array([1.0, 3.0]))
+  np.testing.assert_allclose(
+    moe.balance_loss(config(router_aux_loss_coef=0.01), routing), 0.02, rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize("dispatch", ["ragged", "capacity"])
+def test_gradients_of_the_dispatches_are_those_of_the_dense_one(weights, dispatch):
+  x, valid = draw(1, 19), jnp.ones((1, 19), bool)
+  loss = lambda w, c: jnp.sum(jnp.sin(moe.moe(w, c, x, valid)[0]))
+  gradient = jax.jit(jax.grad(loss), static_argnums=1)
+  want = gradient(weights, config(moe_dispatch="dense"))
+  got = gradient(weights, config(moe_dispatch=dispatch, capacity_factor=4.0))
+  for name in weights:
+    np.testing.assert_allclose(got[name], want[name], atol=2e-5, err_msg=name)
+
+
+def test_bad_fields_say_what_to_mend():
+  with pytest.raises(ValueError, match='moe_dispatch must be one of dense, ragged, capacity, got "x"'):
+    config(moe_dispatch="x")
+  with pytest.raises(ValueError, match="capacity_factor must be above 0"):
+    config(capacity_factor=0.0)

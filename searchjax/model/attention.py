@@ -5,7 +5,8 @@
 
 Letters  B rows, T tokens, S cached positions, D model width, N/K query and key-value heads, H head
 size.
-Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate).
+Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate);
+jax.experimental.pallas.ops.tpu.splash_attention.
 """
 
 import jax
@@ -62,6 +63,62 @@ def attend(
   return jnp.einsum("BKGTS,BSKH->BTKGH", weights, v).reshape(B, T, N, H)
 
 
+# The kernel's tiles are multiples of 128; rows longer than the larger one are tiled by it.
+SPLASH_LANES = 128
+SPLASH_BLOCK = 512
+
+
+def attend_packed(
+  q: Float[Array, "B T N H"],
+  k: Float[Array, "B T K H"],
+  v: Float[Array, "B T K H"],
+  segment_ids: Int[Array, "B T"],
+  *,
+  implementation: str = "reference",
+) -> Float[Array, "B T N H"]:
+  """Causal softmax attention inside each packed segment.
+
+  Args:
+    segment_ids: tokens attend only to earlier tokens with the same id; 0 is padding, at least 0.
+    implementation: "reference"; "splash", the TPU kernel, which keeps no [T T] scores;
+      "splash_interpret", the same kernel on any device. Any T: rows are padded to the kernel's
+      blocks by tokens of a segment of their own, which no real token sees.
+  """
+  if implementation == "reference":
+    T = q.shape[1]
+    causal = jnp.arange(T)[:, None] >= jnp.arange(T)[None, :]
+    mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal[None]
+    return attend(q, k, v, mask)
+  return _splash(q, k, v, segment_ids, interpret=implementation == "splash_interpret")
+
+
+def _splash(q, k, v, segment_ids, *, interpret):
+  # Imported here: the kernel's modules are of no use to the reference path.
+  from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+  from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+  T, N = q.shape[1:3]
+  block = SPLASH_BLOCK if T > SPLASH_BLOCK else -(-T // SPLASH_LANES) * SPLASH_LANES
+  pad = -T % block
+  widen = lambda a: jnp.pad(a, ((0, 0), (0, pad), (0, 0), (0, 0)))
+  # The kernel multiplies no scale in.
+  q, k, v = widen(q * q.shape[-1] ** -0.5), widen(k), widen(v)
+  segment_ids = jnp.pad(segment_ids, ((0, 0), (0, pad)), constant_values=-1)
+  attend_row = kernel.make_splash_mha_single_device(
+    masks.MultiHeadMask([masks.CausalMask((T + pad, T + pad)) for _ in range(N)]),
+    block_sizes=kernel.BlockSizes(
+      block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block,
+      block_kv_dq=block,
+    ),
+    interpret=interpret,
+  )
+  heads_first = lambda a: jnp.swapaxes(a, 1, 2)
+  mixed = jax.vmap(attend_row)(
+    heads_first(q), heads_first(k), heads_first(v), kernel.SegmentIds(segment_ids, segment_ids)
+  )
+  return heads_first(mixed)[:, :T]
+
+
 def attention(
   weights: dict,
   config: ModelConfig,
@@ -69,13 +126,9 @@ def attention(
   positions: Int[Array, "B T"],
   segment_ids: Int[Array, "B T"],
 ) -> Float[Array, "B T D"]:
-  """Causal attention inside each packed segment.
-
-  Args:
-    segment_ids: tokens attend only to earlier tokens with the same id; 0 is padding.
-  """
+  """The layer over packed rows; see `attend_packed`."""
   q, k, v, gate = project(weights, config, x, positions)
-  T = x.shape[1]
-  causal = jnp.arange(T)[:, None] >= jnp.arange(T)[None, :]
-  mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal[None]
-  return merge(weights, attend(q, k, v, mask), gate)
+  mixed = attend_packed(
+    q, k, v, segment_ids, implementation=config.attention_implementation
+  )
+  return merge(weights, mixed, gate)

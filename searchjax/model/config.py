@@ -10,6 +10,12 @@ import dataclasses
 import difflib
 
 
+CHOICES = {
+  "moe_dispatch": ("dense", "ragged", "capacity"),
+  "attention_implementation": ("reference", "splash", "splash_interpret"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """One decoder's sizes. Layer i is gated attention when (i + 1) % full_attention_interval == 0.
@@ -24,7 +30,13 @@ class ModelConfig:
     zero_centred_norm: True multiplies by (1 + w) (Qwen3.5), False by w (Qwen3).
     attention_gate: True doubles the query projection into [query | gate] per head (Qwen3.5).
     moe_dispatch: "dense" computes every expert for every token, fastest for a handful of small
-      experts; "ragged" sorts tokens by expert. Both are dropless.
+      experts; "ragged" sorts tokens by expert. Both are dropless. "capacity" gives every expert a
+      buffer of fixed size, counts what does not fit, and trains only: prefill and decode stay
+      dropless.
+    capacity_factor: size of those buffers over a perfectly even load.
+    router_aux_loss_coef: weight of the balance loss in training; 0 is off.
+    attention_implementation: of training rows: "reference", "splash" (the TPU kernel) or
+      "splash_interpret" (the same kernel, interpreted, for any device).
     chunk_length: tokens per chunk of the DeltaNet chunk form.
   """
 
@@ -53,6 +65,9 @@ class ModelConfig:
   attention_gate: bool = True
   tie_embeddings: bool = False
   moe_dispatch: str = "ragged"
+  capacity_factor: float = 1.25
+  router_aux_loss_coef: float = 0.0
+  attention_implementation: str = "reference"
   chunk_length: int = 64
   scan_layers: bool = True
   param_dtype: str = "bfloat16"
@@ -78,8 +93,16 @@ class ModelConfig:
         f"experts_per_token must be at most num_experts, got {self.experts_per_token} of "
         f"{self.num_experts}"
       )
-    if self.moe_dispatch not in ("dense", "ragged"):
-      raise ValueError(f'moe_dispatch must be "dense" or "ragged", got "{self.moe_dispatch}"')
+    for field, choices in CHOICES.items():
+      if getattr(self, field) not in choices:
+        raise ValueError(
+          f'{field} must be one of {", ".join(choices)}, got "{getattr(self, field)}"'
+        )
+    if self.capacity_factor <= 0 or self.router_aux_loss_coef < 0:
+      raise ValueError(
+        f"capacity_factor must be above 0 and router_aux_loss_coef at least 0, got "
+        f"{self.capacity_factor} and {self.router_aux_loss_coef}"
+      )
     if self.real_vocab_size > self.vocab_size:
       raise ValueError(
         f"the tokenizer has {self.real_vocab_size} ids but the embedding only {self.vocab_size} "

@@ -63,8 +63,12 @@ def convolve(
 def gates(
   weights: dict, raw: dict
 ) -> tuple[Float[Array, "B T M"], Float[Array, "B T M"]]:
-  """Write strength β in (0, 1) and log-decay g ≤ 0, both float32."""
-  beta = jax.nn.sigmoid(raw["write"]).astype(jnp.float32)
+  """Write strength β in (0, 1) and log-decay g ≤ 0, both float32.
+
+  transformers rounds β to the activation dtype; here nothing is rounded after the projection, on
+  the training and the rollout side alike. In float32 the two are the same.
+  """
+  beta = jax.nn.sigmoid(raw["write"].astype(jnp.float32))
   rate = jax.nn.softplus(raw["decay"].astype(jnp.float32) + weights["dt_bias"][None, None])
   return beta, -jnp.exp(weights["A_log"].astype(jnp.float32))[None, None] * rate
 
@@ -201,8 +205,10 @@ def finish(
   """Per-head RMSNorm with a plain weight, then SiLU(gate), then the output projection."""
   y = out.astype(jnp.float32)
   y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + config.norm_eps)
-  y = y.astype(gate.dtype) * weights["out_norm"][None, None, None].astype(gate.dtype)
-  y = y.astype(jnp.float32) * jax.nn.silu(gate.astype(jnp.float32))
+  # Rounded to the activation dtype here and at the end, as in transformers; the weight is float32.
+  y = y.astype(gate.dtype).astype(jnp.float32)
+  y = y * weights["out_norm"][None, None, None].astype(jnp.float32)
+  y = y * jax.nn.silu(gate.astype(jnp.float32))
   return jnp.einsum("BTMR,MRD->BTD", y.astype(gate.dtype), weights["out"])
 
 

@@ -9,6 +9,7 @@ Letters  B rows, T tokens, S cached positions, D model width, X experts per toke
 Source   transformers modeling_qwen3_5_moe.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -19,7 +20,7 @@ from searchjax.model import attention, deltanet
 from searchjax.model.cache import Cache, DecodeBuffer
 from searchjax.model.config import ModelConfig
 from searchjax.model.layers import rms_norm
-from searchjax.model.moe import moe
+from searchjax.model.moe import Routing, moe
 from searchjax.model.params import unstack_layers
 
 
@@ -27,9 +28,16 @@ def _norm(config, x, weight):
   return rms_norm(x, weight, eps=config.norm_eps, zero_centred=config.zero_centred_norm)
 
 
-def _moe(config, weights, x, replay=None):
-  y, experts = moe(weights, config, _norm(config, x, weights["norm"]), replay)
-  return x + y, experts
+def _moe(config, weights, x, valid, replay=None):
+  y, routing = moe(weights, config, _norm(config, x, weights["norm"]), valid, replay)
+  return x + y, routing
+
+
+def _dropless(config):
+  """Conversations must not depend on their batch-mates: no expert capacity in rollouts."""
+  if config.moe_dispatch == "capacity":
+    return dataclasses.replace(config, moe_dispatch="ragged")
+  return config
 
 
 def forward(
@@ -41,7 +49,7 @@ def forward(
   *,
   remat: bool = False,
   replay: Int[Array, "L B T X"] | None = None,
-) -> tuple[Float[Array, "B T D"], Int[Array, "L B T X"]]:
+) -> tuple[Float[Array, "B T D"], Routing]:
   """Hidden states over packed rows.
 
   Args:
@@ -52,8 +60,10 @@ def forward(
       whose first id is negative are routed live. See `moe.route`.
 
   Returns:
-    Final-normed hidden states, and the expert ids every layer used.
+    Final-normed hidden states, and the routing of every layer: `experts` [L B T X], `overflow` and
+    `balance` [L].
   """
+  valid = segment_ids > 0
 
   def layer(kind, mixer, experts, x, replay):
     h = _norm(config, x, mixer["norm"])
@@ -61,39 +71,40 @@ def forward(
       x = x + attention.attention(mixer, config, h, positions, segment_ids)
     else:
       x = x + deltanet.deltanet(mixer, config, h, segment_ids)
-    return _moe(config, experts, x, replay)
+    return _moe(config, experts, x, valid, replay)
 
   if remat:
     layer = jax.checkpoint(layer, static_argnums=0)
 
+  stack = lambda routings: jax.tree.map(lambda *leaves: jnp.stack(leaves), *routings)
   x = params["embed"][tokens]
   if config.scan_layers:
     last = config.full_attention_interval - 1
 
     def group(x, scanned):
       stacked, replay = scanned
-      chosen = []
+      routings = []
       for i in range(config.full_attention_interval):
         at = lambda tree, i=i: jax.tree.map(lambda a: a[i], tree)
         mixer = stacked["attention"] if i == last else at(stacked["delta"])
         kind = "attention" if i == last else "delta"
-        x, experts = layer(kind, mixer, at(stacked["moe"]), x, at(replay))
-        chosen.append(experts)
-      return x, jnp.stack(chosen)
+        x, routing = layer(kind, mixer, at(stacked["moe"]), x, at(replay))
+        routings.append(routing)
+      return x, stack(routings)
 
     stacked = {k: params[k] for k in ("attention", "moe", "delta") if k in params}
     if replay is not None:
       replay = replay.reshape(config.num_groups, -1, *replay.shape[1:])
-    x, chosen = jax.lax.scan(group, x, (stacked, replay))
-    chosen = chosen.reshape(-1, *chosen.shape[2:])
+    x, routing = jax.lax.scan(group, x, (stacked, replay))
+    routing = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), routing)
   else:
-    chosen = []
+    routings = []
     for i, weights in enumerate(unstack_layers(params, config)):
       own = None if replay is None else replay[i]
-      x, experts = layer(weights["kind"], weights["mixer"], weights["moe"], x, own)
-      chosen.append(experts)
-    chosen = jnp.stack(chosen)
-  return _norm(config, x, params["final_norm"]), chosen
+      x, routing = layer(weights["kind"], weights["mixer"], weights["moe"], x, own)
+      routings.append(routing)
+    routing = stack(routings)
+  return _norm(config, x, params["final_norm"]), routing
 
 
 def prefill(
@@ -117,6 +128,7 @@ def prefill(
     The pool, and the expert ids (int32) every layer chose for the given tokens; those beyond
     `length` mean nothing.
   """
+  config = _dropless(config)
   b, C = tokens.shape
   S = cache.keys[0].shape[-1]
   positions = start[:, None] + jnp.arange(C, dtype=start.dtype)[None, :]
@@ -157,8 +169,8 @@ def prefill(
       states[d] = states[d].at[rows].set(state, mode="drop")
       tails[d] = {n: tails[d][n].at[rows].set(tail[n], mode="drop") for n in tail}
       d += 1
-    x, experts = _moe(config, weights["moe"], x)
-    chosen.append(experts)
+    x, routing = _moe(config, weights["moe"], x, fed)
+    chosen.append(routing.experts)
   return Cache(tuple(keys), tuple(values), tuple(states), tuple(tails)), jnp.stack(chosen)
 
 
@@ -187,6 +199,7 @@ def decode(
     Final-normed hidden states of the token, the buffer with this step added, and the expert ids
     (int32) every layer chose.
   """
+  config = _dropless(config)
   S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
   start = position - step
   old = (jnp.arange(S)[None, :] < start[:, None])[:, None, None, :]
@@ -219,8 +232,8 @@ def decode(
       states[d] = jnp.where(keep, state, states[d])
       tails[d] = {n: jnp.where(keep, tail[n], tails[d][n]) for n in tail}
       d += 1
-    x, experts = _moe(config, weights["moe"], x)
-    chosen.append(experts[:, 0])
+    x, routing = _moe(config, weights["moe"], x, active[:, None])
+    chosen.append(routing.experts[:, 0])
   x = _norm(config, x, params["final_norm"])
   buffer = DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))
   return x[:, 0], buffer, jnp.stack(chosen)

@@ -1,0 +1,62 @@
+"""Attention: shared key heads, and the TPU kernel against the reference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from searchjax.model import attention
+
+
+def test_attend_shares_key_heads_between_neighbouring_query_heads():
+  rng = np.random.default_rng(1)
+  q, k, v = (rng.normal(size=(1, 3, n, 5)).astype(np.float32) for n in (4, 2, 2))
+  mask = np.tril(np.ones((1, 3, 3), bool))
+  got = attention.attend(*map(jnp.asarray, (q, k, v, mask)))
+  for n in range(4):
+    s = q[0, :, n] @ k[0, :, n // 2].T / np.sqrt(5)
+    s = np.where(mask[0], s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    np.testing.assert_allclose(got[0, :, n], p / p.sum(-1, keepdims=True) @ v[0, :, n // 2], atol=1e-5)
+
+
+def rows(T, seed=0):
+  rng = np.random.default_rng(seed)
+  q, k, v = (rng.normal(size=(3, T, n, 8)).astype(np.float32) for n in (6, 2, 2))
+  segments = np.sort(rng.integers(1, 4, (3, T)), axis=1).astype(np.int32)
+  segments[1, T - T // 4 :] = 0  # right padding
+  segments[2] = 0  # a row of nothing else
+  return *map(jnp.asarray, (q, k, v)), jnp.asarray(segments)
+
+
+def both(implementation, T, weight):
+  def loss(q, k, v, segments):
+    out = attention.attend_packed(q, k, v, segments, implementation=implementation)
+    return jnp.sum(out * weight), out
+
+  (_, out), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(*rows(T))
+  return out, *gradients
+
+
+@pytest.mark.parametrize("T", [37, 611])
+def test_the_tpu_kernel_equals_the_reference_at_any_length(T):
+  """Values and gradients, below one tile of 128 and above one block of 512."""
+  weight = jnp.asarray(np.random.default_rng(3).normal(size=(3, T, 6, 8)), jnp.float32)
+  names = ("out", "q", "k", "v")
+  for name, want, got in zip(
+    names, both("reference", T, weight), both("splash_interpret", T, weight), strict=True
+  ):
+    np.testing.assert_allclose(got, want, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "splash_interpret"])
+def test_G1_packed_segments_do_not_see_each_other(implementation):
+  """FAULTS G1: pack [A, B] and run B alone: equal; one long document: different."""
+  q, k, v, _ = rows(53)
+  run = jax.jit(lambda *a: attention.attend_packed(*a, implementation=implementation))
+  segments = jnp.asarray(np.repeat([[1, 2]], [19, 34], axis=1).repeat(3, 0), jnp.int32)
+  packed = run(q, k, v, segments)
+  alone = run(q[:, 19:], k[:, 19:], v[:, 19:], segments[:, 19:])
+  np.testing.assert_allclose(packed[:, 19:], alone, atol=1e-5)
+  joined = run(q, k, v, jnp.ones_like(segments))
+  assert np.abs(np.asarray(joined - packed))[:, 19:].max() > 0.1
