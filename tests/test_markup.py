@@ -10,7 +10,7 @@ import random
 import pytest
 from chat_fixtures import make_rendered
 
-from searchjax.data.chat import ChatFormat
+from searchjax.data.chat import ChatFormat, template_style
 from searchjax.data.markup import Part, checked_name, markup
 from searchjax.data.tokenizer import load_tokenizer
 
@@ -138,6 +138,36 @@ def test_random_conversations_have_the_templates_text(formats, templates, style)
       settings["enable_thinking"] = draw.random() < 0.5
     expected = make_rendered.render(templates[style], style, messages, tools, **settings)
     assert text_of(formats[style], messages, tools, **settings) == expected, messages
+
+
+def test_published_templates_are_told_apart(templates):
+  folder = make_rendered.template_folder()
+  known = {"qwen3_5_think": "qwen3_5", "qwen3_5_nothink": "qwen3_5",
+           "qwen3_instruct_2507": "qwen3_instruct"}
+  others = ("qwen2_5", "qwen2_5_vl", "qwen3", "qwen3_vl", "qwen3_6", "qwen3_8", "gemma3")
+  for name in (*known, *others):
+    template = (folder / f"{name}.jinja").read_text(encoding="utf-8")
+    if name in known:
+      assert template_style(template, name) == known[name]
+    else:
+      with pytest.raises(ValueError, match=f"{name}: its chat template is neither"):
+        template_style(template, name)
+
+
+@pytest.mark.parametrize("style", ["qwen3_5", "qwen3_instruct"])
+def test_ids_are_those_of_apply_chat_template(formats, templates, style):
+  from transformers import PreTrainedTokenizerFast
+  fast = PreTrainedTokenizerFast(tokenizer_object=load_tokenizer())
+  fast.chat_template = templates[style]
+  chat = ChatFormat(fast, style=style, preserve_thinking=False)
+  for name in ("parallel calls, several results", "thinking, tools and a second query", "unicode"):
+    case = STORED[name]
+    for settings in ({"enable_thinking": False}, {"enable_thinking": style == "qwen3_5"}):
+      wanted = fast.apply_chat_template(
+        case["messages"], tools=case["tools"], add_generation_prompt=True, return_dict=False,
+        **settings)
+      ids = chat.encode_prompt(case["messages"], tools=case["tools"], **settings)
+      assert chat.decode(ids) == fast.decode(wanted) and ids == wanted, name
 
 
 def test_names_that_would_break_out_of_markup_are_refused():

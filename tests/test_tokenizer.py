@@ -238,6 +238,32 @@ def test_the_style_is_chosen_by_the_vocabulary(qwen, tokenizer, tmp_path):
   assert load_chat("", thinking=True, preserve_thinking=False).thinking
 
 
+def test_the_style_is_the_one_of_the_template_beside_the_tokenizer(tokenizer, tmp_path):
+  xml = "...<tool_call>\\n<function=...<think>..."
+  hermes = '...<tool_call>\\n{"name": ..., "arguments": ...'
+  tokenizer.save(str(tmp_path / "tokenizer.json"))
+  config = tmp_path / "tokenizer_config.json"
+  for template, style in ((xml, "qwen3_5"), (hermes, "qwen3_instruct"),
+                          ([{"name": "rag", "template": xml},
+                            {"name": "default", "template": hermes}], "qwen3_instruct"),
+                          (None, "qwen3_5"), ([], "qwen3_5")):
+    config.write_text(json.dumps({"chat_template": template}))
+    assert load_chat(str(tmp_path)).markup.name == style
+    assert load_chat(str(tmp_path / "tokenizer.json")).markup.name == style
+  (tmp_path / "chat_template.jinja").write_text(hermes)  # stands before tokenizer_config.json
+  assert load_chat(str(tmp_path)).markup.name == "qwen3_instruct"
+  assert load_chat(str(tmp_path), style="qwen3_5").markup.name == "qwen3_5"
+  for other in (hermes + "<think>", xml + "preserve_thinking", "You are Qwen" + hermes, "{{ x }}"):
+    (tmp_path / "chat_template.jinja").write_text(other)
+    with pytest.raises(ValueError, match="is neither Qwen3.5's nor Qwen3-Instruct-2507's"):
+      load_chat(str(tmp_path))
+    assert load_chat(str(tmp_path), style="qwen3_5").markup.name == "qwen3_5"
+  (tmp_path / "chat_template.jinja").unlink()
+  config.write_text("{")
+  with pytest.raises(ValueError, match="tokenizer_config.json: not JSON"):
+    load_chat(str(tmp_path))
+
+
 def test_a_tokenizers_own_truncation_and_padding_are_off(tokenizer, tmp_path):
   cut = load_tokenizer()
   cut.enable_truncation(2)

@@ -414,6 +414,28 @@ class ChatFormat:
         yield text[at:], "plain"
 
 
+def template_style(template: str, source: str) -> str:
+  """The style that writes what a chat template writes, told by the template's own words.
+
+  Args:
+    template: the template's text.
+    source: where it stands, for the error.
+
+  Raises:
+    ValueError: none does; Qwen3 models that think, Qwen3.6 and Qwen2.5 are such.
+  """
+  if "<function=" in template and "preserve_thinking" not in template:
+    return "qwen3_5"
+  json_calls = '"arguments' in template and "<tool_call>" in template
+  other = ("<function=", "<think>", "<|vision_start|>", "You are Qwen")
+  if json_calls and not any(words in template for words in other):
+    return "qwen3_instruct"
+  raise ValueError(
+    f"{source}: its chat template is neither Qwen3.5's nor Qwen3-Instruct-2507's; name the style "
+    f"to use all the same, one of {', '.join(STYLES)}"
+  )
+
+
 def _without_added_tokens(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   """The same model and cutting of text, with no added token, template, truncation or padding."""
   plain = tokenizers.Tokenizer(tokenizer.model)

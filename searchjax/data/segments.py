@@ -1,4 +1,4 @@
-"""Conversations cut where a template would write their past in another way.  PURE.
+"""Conversations cut where a template would write their past in another way.  HOST.
 
 Qwen3.5's template drops the thinking of earlier turns once the user speaks again, and with it the
 empty block of turns that did not think. The turns after that were sampled behind the rewritten

@@ -172,6 +172,31 @@ def load_tokenizer(path: str | pathlib.Path | None = None) -> tokenizers.Tokeniz
   return tokenizer
 
 
+def stored_template(path: str | pathlib.Path) -> str | None:
+  """The chat template that stands beside a tokenizer.json, if any.
+
+  Args:
+    path: as for `load_tokenizer`. Looked for in chat_template.jinja, then tokenizer_config.json.
+
+  Raises:
+    ValueError: tokenizer_config.json is not JSON.
+  """
+  path = pathlib.Path(path)
+  folder = path if path.is_dir() else path.parent
+  template, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+  if template.is_file():
+    return template.read_text(encoding="utf-8")
+  if not config.is_file():
+    return None
+  try:
+    stored = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+  except ValueError as error:
+    raise ValueError(f"{config}: not JSON ({error})") from error
+  if isinstance(stored, list):  # several, by name
+    stored = {entry["name"]: entry["template"] for entry in stored}.get("default")
+  return stored
+
+
 def wording_words(wordings: Iterable[str], *, least: int = 1) -> list[str]:
   """The lower-case words of two letters or more that stand in at least `least` wordings."""
   counts = collections.Counter(

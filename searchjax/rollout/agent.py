@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from searchjax.data.chat import ChatFormat
-from searchjax.data.tokenizer import load_tokenizer
+from searchjax.data.chat import ChatFormat, template_style
+from searchjax.data.tokenizer import load_tokenizer, stored_template
 from searchjax.dist import checkpoint
 from searchjax.model.config import ModelConfig, model_config
 from searchjax.model.params import init_params
@@ -80,15 +80,24 @@ def open_agent(
     yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
 
 
-def load_chat(tokenizer: str, **settings) -> ChatFormat:
+def load_chat(tokenizer: str, style: str = "", **settings) -> ChatFormat:
   """The text format over a tokenizer.
 
   Args:
     tokenizer: a tokenizer.json or the Hugging Face folder that holds one; "" is the packaged one.
-    settings: `style`, `thinking` and `preserve_thinking` of ChatFormat, where its choice by the
-      vocabulary is not wanted; a config's optional section `chat`.
+    style: of ChatFormat; "" is that of the chat template in the tokenizer's folder, or without one
+      ChatFormat's own choice by the vocabulary.
+    settings: `thinking` and `preserve_thinking` of ChatFormat. They and `style` are a config's
+      optional section `chat`.
+
+  Raises:
+    ValueError: not a tokenizer, or a chat template that no style writes.
   """
-  return ChatFormat(load_tokenizer(tokenizer or None), **settings)
+  loaded = load_tokenizer(tokenizer or None)
+  template = stored_template(tokenizer) if tokenizer else None
+  if template and not style:
+    style = template_style(template, tokenizer)
+  return ChatFormat(loaded, style=style or None, **settings)
 
 
 def new_model(section: Mapping, chat: ChatFormat) -> ModelConfig:
