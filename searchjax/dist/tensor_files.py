@@ -210,7 +210,7 @@ def _write_header(
     }
     offset = end
   text = json.dumps(header, separators=(",", ":")).encode()
-  text += b" " * (-len(text) % 8)  # Tensors begin at a multiple of 8 bytes.
+  text += b" " * (-(8 + len(text)) % 64)  # Tensors begin on a cache line.
   with file.open("xb") as stream:
     stream.write(len(text).to_bytes(8, "little") + text)
     os.truncate(stream.fileno(), 8 + len(text) + offset)

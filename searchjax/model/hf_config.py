@@ -63,7 +63,8 @@ def config_from_hf(
     head_size=head_size,
     rotary_dims=rotary_dims,
     rope_theta=theta,
-    num_experts=size("num_experts"),
+    # transformers saves qwen3_moe under the second name.
+    num_experts=size("num_experts" if "num_experts" in text else "num_local_experts"),
     experts_per_token=size("num_experts_per_tok"),
     expert_size=size("moe_intermediate_size"),
     shared_expert_size=0,
