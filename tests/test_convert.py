@@ -18,11 +18,12 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from searchjax.dist import checkpoint, tensor_files
+from searchjax.dist.run_log import find_stage
 from searchjax.model import convert
 from searchjax.model.config import ModelConfig
 from searchjax.model.hf_config import hf_config
 from searchjax.model.params import ParamSpec, param_specs
-from searchjax.rollout.agent import load_policy, save_policy
+from searchjax.rollout.agent import save_policy
 
 MODELS = {"qwen3_5_moe": hf_folders.QWEN35, "qwen3_moe": hf_folders.QWEN3}
 # Kind of folder: prefix, fused experts, number of files.
@@ -62,6 +63,18 @@ def _folder(path, model_type, kind, *, value_head=False, change=None):
   return model, params, tensors
 
 
+def _load(stage, *, value_head=False):
+  """Parameters and sizes, as the stages load a policy: a template from the sizes beside it."""
+  model = ModelConfig(**checkpoint.read_meta(stage / "policy")["model"])
+  template = jax.tree.map(
+    lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), param_specs(model),
+    is_leaf=lambda x: isinstance(x, ParamSpec),
+  )  # fmt: skip
+  if value_head:
+    template["value_head"] = jax.ShapeDtypeStruct((model.hidden_size,), "float32")
+  return checkpoint.restore(stage / "policy", template)[0], model
+
+
 def _equal(found, expected):
   assert jax.tree.structure(found) == jax.tree.structure(expected)
   for path, value in jax.tree_util.tree_leaves_with_path(expected):
@@ -86,8 +99,10 @@ def test_g3_round_trips_are_bit_equal(tmp_path, model_type, kind):
   lines = []
   found = convert.from_hf(tmp_path / "hf", tmp_path / "policy", report=lines.append)
   assert found == dataclasses.replace(model, name="hf")
-  loaded, sizes = load_policy(tmp_path / "policy")
+  loaded, sizes = _load(tmp_path / "policy")
   assert sizes == found
+  # It can stand where a stage would: `policy` in the place of `sft`.
+  assert find_stage(tmp_path / "grpo", "policy") == tmp_path / "policy"
   _equal(loaded, params)
   skips = ["skipped 1 MTP tensors (mtp.*)", "skipped 2 vision tensors (model.visual.*)"]
   assert lines == (skips if kind == "vision-language" else [])
@@ -99,7 +114,7 @@ def test_g3_round_trips_are_bit_equal(tmp_path, model_type, kind):
   for name, value in back.items():
     assert value.dtype == expected[name].dtype and value.tobytes() == expected[name].tobytes(), name
   convert.from_hf(tmp_path / "back", tmp_path / "again", report=lines.append)
-  _equal(load_policy(tmp_path / "again")[0], params)
+  _equal(_load(tmp_path / "again")[0], params)
 
 
 def _fp8(path, scale_dtype):
@@ -125,7 +140,7 @@ def test_fp8_weights_are_dequantised(tmp_path, scale_dtype):
   convert.from_hf(tmp_path / "hf", tmp_path / "policy", report=lines.append)
   assert lines == ["dequantising FP8 weights, one scale per [5, 11] block"]
   convert.to_hf(tmp_path / "policy", tmp_path / "back", report=lines.append)
-  loaded = load_policy(tmp_path / "policy")[0]
+  loaded = _load(tmp_path / "policy")[0]
   for name, value in _read_folder(tmp_path / "back").items():
     if ".experts." not in name:
       wanted = exact[name].astype(value.dtype)
@@ -138,7 +153,7 @@ def test_fp8_weights_are_dequantised(tmp_path, scale_dtype):
   assert 0 < error.max() < 0.15
   # In float32 the products are exact.
   convert.from_hf(tmp_path / "hf", tmp_path / "wide", dtype="float32", report=lines.append)
-  wide = np.asarray(load_policy(tmp_path / "wide")[0]["attention"]["out"])[1]
+  wide = np.asarray(_load(tmp_path / "wide")[0]["attention"]["out"])[1]
   o_proj = exact["model.layers.5.self_attn.o_proj.weight"]
   assert np.array_equal(wide.reshape(-1, 29).T, o_proj)
 
@@ -148,7 +163,7 @@ def test_small_blocks_make_the_same_policy(tmp_path, monkeypatch):
   _fp8(tmp_path / "hf", np.float32)
   convert.from_hf(tmp_path / "hf", tmp_path / "whole", report=str)
   blocks = []
-  small = functools.partial(checkpoint.save_blocks, file_bytes=600, chunk_bytes=100)
+  small = functools.partial(checkpoint.save_blocks, file_bytes=1500, chunk_bytes=200)
   monkeypatch.setattr(checkpoint, "save_blocks", small)
   read = convert.HfFolder.read
 
@@ -158,9 +173,9 @@ def test_small_blocks_make_the_same_policy(tmp_path, monkeypatch):
 
   monkeypatch.setattr(convert.HfFolder, "read", recorded)
   convert.from_hf(tmp_path / "hf", tmp_path / "pieces", report=str)
-  assert len(blocks) > 200 and max(block.nbytes for block in blocks) <= 600
-  whole = jax.tree.map(np.asarray, load_policy(tmp_path / "whole")[0])
-  _equal(load_policy(tmp_path / "pieces")[0], whole)
+  assert len(blocks) > 100 and max(block.nbytes for block in blocks) <= 1500
+  whole = jax.tree.map(np.asarray, _load(tmp_path / "whole")[0])
+  _equal(_load(tmp_path / "pieces")[0], whole)
   convert.to_hf(tmp_path / "whole", tmp_path / "one", report=str)
   convert.to_hf(tmp_path / "pieces", tmp_path / "two", report=str)
   one, two = tmp_path / "one/model.safetensors", tmp_path / "two/model.safetensors"
@@ -173,7 +188,7 @@ def test_float32_parameters_stay_float32_at_any_dtype(tmp_path):
   rounded = params["delta"]["A_log"].astype(ml_dtypes.bfloat16).astype(np.float32)
   assert not np.array_equal(params["delta"]["A_log"], rounded)
   convert.from_hf(tmp_path / "hf", tmp_path / "wide", dtype="float32", report=str)
-  wide = load_policy(tmp_path / "wide")[0]
+  wide = _load(tmp_path / "wide")[0]
   assert wide["embed"].dtype == np.float32
   assert np.array_equal(np.asarray(wide["embed"]), params["embed"].astype(np.float32))
   convert.to_hf(tmp_path / "wide", tmp_path / "back", dtype="bfloat16", report=str)
@@ -194,7 +209,7 @@ def test_wider_tensors_are_rounded_and_counted(tmp_path):
   lines = []
   convert.from_hf(tmp_path / "hf", tmp_path / "policy", report=lines.append)
   assert lines == ["rounding 2 tensors to bfloat16"]
-  embed = np.asarray(load_policy(tmp_path / "policy")[0]["embed"])
+  embed = np.asarray(_load(tmp_path / "policy")[0]["embed"])
   assert np.array_equal(embed, tensors["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16))
 
 
@@ -203,14 +218,14 @@ def test_preference_models_go_out_and_come_back(tmp_path, model_type):
   model, params, _ = _folder(tmp_path / "hf", model_type, "fused", value_head=True)
   lines = []
   convert.from_hf(tmp_path / "hf", tmp_path / "policy", report=lines.append)
-  _equal(load_policy(tmp_path / "policy", value_head=True)[0], params)
+  _equal(_load(tmp_path / "policy", value_head=True)[0], params)
   convert.to_hf(tmp_path / "policy", tmp_path / "back", report=lines.append)
   assert lines == ["the value head is score.weight"]
   score = _read_folder(tmp_path / "back")["score.weight"]
   assert score.dtype == np.float32 and np.array_equal(score[0], params["value_head"])
   assert json.loads((tmp_path / "back/config.json").read_text())["num_labels"] == 1
   convert.from_hf(tmp_path / "back", tmp_path / "again", report=lines.append)
-  _equal(load_policy(tmp_path / "again", value_head=True)[0], params)
+  _equal(_load(tmp_path / "again", value_head=True)[0], params)
 
 
 def test_a_stages_policy_with_tied_embeddings_goes_out(tmp_path):
@@ -234,7 +249,7 @@ def test_a_stages_policy_with_tied_embeddings_goes_out(tmp_path):
   found = convert.from_hf(tmp_path / "hf", tmp_path / "again", report=str)
   assert found.real_vocab_size == 97 and found.vocab_size == 101
   assert (tmp_path / "again/tokenizer.json").read_text() == json.dumps(tokens)
-  _equal(load_policy(tmp_path / "again")[0], jax.tree.map(np.asarray, params))
+  _equal(_load(tmp_path / "again")[0], jax.tree.map(np.asarray, params))
 
 
 def _drop(name):
@@ -496,7 +511,7 @@ def test_two_processes_share_the_blocks_and_read_what_they_own(
   shares = [int(result.split()[1]) for result in results]
   assert sum(shares) == leaves and abs(shares[0] - shares[1]) <= 1
   assert results[0].endswith("[0, 1, 2, 3] True") and results[1].endswith("[4, 5, 6, 7] True")
-  _equal(load_policy(tmp_path / "policy")[0], params)
+  _equal(_load(tmp_path / "policy")[0], params)
 
 
 @pytest.mark.parametrize("model_type", MODELS)
