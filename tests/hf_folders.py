@@ -70,7 +70,8 @@ def hf_tensors(
       }
     else:
       d = {name: value[group, inner] for name, value in params["delta"].items()}
-      conv = [d[f"conv_{name}"].reshape(config.conv_kernel, -1) for name in ("query", "key", "value")]
+      taps = lambda part: d[f"conv_{part}"].reshape(config.conv_kernel, -1)
+      conv = [taps("query"), taps("key"), taps("value")]
       out |= {
         f"{here}input_layernorm.weight": d["norm"],
         f"{here}linear_attn.in_proj_qkv.weight": np.concatenate(

@@ -109,7 +109,8 @@ def test_g3_round_trips_are_bit_equal(tmp_path, model_type, kind):
   convert.to_hf(tmp_path / "policy", tmp_path / "back", report=lines.append)
   back = _read_folder(tmp_path / "back")
   # Published layout: fused for Qwen3.5, one by one for Qwen3.
-  expected = hf_folders.hf_tensors(params, model, prefix="model.", fused=model_type == "qwen3_5_moe")
+  fused = model_type == "qwen3_5_moe"
+  expected = hf_folders.hf_tensors(params, model, prefix="model.", fused=fused)
   assert back.keys() == expected.keys()
   for name, value in back.items():
     assert value.dtype == expected[name].dtype and value.tobytes() == expected[name].tobytes(), name
@@ -149,7 +150,8 @@ def test_fp8_weights_are_dequantised(tmp_path, scale_dtype):
     gate = exact[f"model.layers.4.mlp.experts.{e}.gate_proj.weight"].astype(ml_dtypes.bfloat16)
     assert np.array_equal(np.asarray(loaded["moe"]["gate_up"])[1, 1, e, :, :13], gate.T)
   # Close to what was quantised; without scales it would be hundreds of times as large.
-  error = np.abs(np.asarray(loaded["delta"]["query"], np.float32) - params["delta"]["query"].astype("f4"))
+  query = params["delta"]["query"].astype(np.float32)
+  error = np.abs(np.asarray(loaded["delta"]["query"], np.float32) - query)
   assert 0 < error.max() < 0.15
   # In float32 the products are exact.
   convert.from_hf(tmp_path / "hf", tmp_path / "wide", dtype="float32", report=lines.append)
@@ -268,9 +270,8 @@ def _quantised(change):
   def spoil(tensors, config):
     block = list(hf_folders.BLOCK)
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": block}
-    small = tensors["model.layers.1.mlp.shared_expert.up_proj.weight"]
-    tensors["model.layers.1.mlp.shared_expert.up_proj.weight"] = small.astype(ml_dtypes.float8_e4m3fn)
-    tensors["model.layers.1.mlp.shared_expert.up_proj.weight_scale_inv"] = np.ones((3, 3), np.float32)
+    tensors[UP] = tensors[UP].astype(ml_dtypes.float8_e4m3fn)
+    tensors[UP + "_scale_inv"] = np.ones((3, 3), np.float32)
     change(tensors, config)
 
   return spoil
@@ -282,22 +283,25 @@ UP = "model.layers.1.mlp.shared_expert.up_proj.weight"
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (_drop("model.layers.1.linear_attn.dt_bias"), "missing tensor model.layers.1.linear_attn.dt_bias in"),
+    (_drop("model.layers.1.linear_attn.A_log"), "missing tensor model.layers.1.linear_attn.A_log"),
     (_drop("lm_head.weight"), "missing tensor lm_head.weight in"),
-    (_drop("model.embed_tokens.weight"), "no tensor model.language_model.embed_tokens.weight or model.emb"),
+    (_drop("model.embed_tokens.weight"), "no tensor model.language_model.embed_tokens.weight or"),
     (
       _put("model.layers.0.mlp.gate.e_score_correction_bias", np.zeros(5, np.float32)),
       "unknown tensor model.layers.0.mlp.gate.e_score_correction_bias in",
     ),
     (_put("visual.pos_embed", np.zeros(5, np.float32)), "unknown tensor visual.pos_embed in"),
     (_half_experts, "unknown tensor model.layers.1.mlp.experts.0.gate_proj.weight in"),
-    (lambda t, c: c.update(num_hidden_layers=3, layer_types=None), r"unknown tensor .*layers.3.* \(and"),
+    (
+      lambda t, c: c.update(num_hidden_layers=3, layer_types=None),
+      r"unknown tensor .*layers.3.* \(and",
+    ),
     (
       _put("model.layers.2.self_attn.q_proj.weight", np.zeros((84, 29), ml_dtypes.bfloat16)),
       r"model.layers.2.self_attn.q_proj.weight in .* is \[84, 29\], expected \[168, 29\]",
     ),
-    (_put("model.norm.weight", np.zeros(29, np.int32)), "tensor model.norm.weight in .* is int32; expected"),
-    (_put("model.norm.weight", np.zeros(29)), "tensor model.norm.weight in .* is float64; expected"),
+    (_put("model.norm.weight", np.zeros(29, np.int32)), "model.norm.weight in .* is int32; exp"),
+    (_put("model.norm.weight", np.zeros(29)), "model.norm.weight in .* is float64; expected"),
     (
       _put("model.norm.weight", np.zeros(29, ml_dtypes.float8_e4m3fn)),
       "is float8_e4m3fn; expected .* with a quantization_config",
@@ -306,7 +310,7 @@ UP = "model.layers.1.mlp.shared_expert.up_proj.weight"
     (_quantised(_put(UP, np.zeros((11, 29), np.float32))), f"unknown tensor {UP}_scale_inv"),
     (
       _quantised(_put(UP + "_scale_inv", np.ones((1, 1), np.float32))),
-      r"up_proj.weight_scale_inv in .* is float32\[1, 1\], expected a float of \[3, 3\]: one per block",
+      r"weight_scale_inv in .* is float32\[1, 1\], expected a float of \[3, 3\]: one per block",
     ),
     (
       _quantised(lambda t, c: c["quantization_config"].update(quant_method="awq")),
@@ -351,7 +355,8 @@ def test_a_policy_that_does_not_fit_its_sizes_is_named(tmp_path):
   params = jax.tree.map(np.asarray, hf_folders.random_params(model))
   record = {"model": dataclasses.asdict(dataclasses.replace(model, vocab_size=103))}
   checkpoint.save(tmp_path / "stage/policy", 0, params, record, keep=1)
-  with pytest.raises(ValueError, match=r"parameter embed in .* is \(101, 29\), expected \(103, 29\)"):
+  message = r"parameter embed in .* is \(101, 29\), expected \(103, 29\)"
+  with pytest.raises(ValueError, match=message):
     convert.to_hf(tmp_path / "stage", tmp_path / "hf", report=str)
   assert not (tmp_path / "hf").exists()
 
@@ -364,7 +369,7 @@ def test_the_command_line(tmp_path, capsys):
     (["--from-hf", hf], "give --from-hf DIR --to DIR, or --from DIR --to-hf DIR"),
     (["--from-hf", hf, "--to-hf", policy], "give --from-hf DIR --to DIR"),
     (["--from", policy, "--to-hf", str(tmp_path / "x")], "no complete checkpoint in"),
-    (["--from-hf", policy, "--to", str(tmp_path / "x")], "give a Hugging Face folder with config.json"),
+    (["--from-hf", policy, "--to", str(tmp_path / "x")], "give a Hugging Face folder with config"),
     (["--from-hf", hf, "--to", policy, "--dtype", "int8"], "invalid choice: 'int8'"),
     (["--from-hf", hf, "--to", policy, "--fast"], "unrecognized arguments: --fast"),
   ):
@@ -375,7 +380,8 @@ def test_the_command_line(tmp_path, capsys):
   assert convert.main(["--from-hf", hf, "--to", policy]) == 0
   out = capsys.readouterr().out
   assert out.startswith("hf: wrote ") and out.count("\n") == 1
-  assert convert.main(["--from", policy, "--to-hf", str(tmp_path / "back"), "--dtype", "float32"]) == 0
+  back = ["--to-hf", str(tmp_path / "back"), "--dtype", "float32"]
+  assert convert.main(["--from", policy, *back]) == 0
   with pytest.raises(SystemExit) as left:
     convert.main(["--help"])
   assert left.value.code == 0 and "--from-hf DIR" in capsys.readouterr().out
@@ -506,7 +512,8 @@ def test_two_processes_share_the_blocks_and_read_what_they_own(
   ]  # fmt: skip
   outputs = [child.communicate(timeout=120) for child in children]
   assert [child.returncode for child in children] == [0, 0], outputs
-  results = [next(line for line in out.splitlines() if line.startswith("RESULT")) for out, _ in outputs]
+  lines = [out.splitlines() for out, _ in outputs]
+  results = [next(line for line in out if line.startswith("RESULT")) for out in lines]
   leaves = len(jax.tree.leaves(params))
   shares = [int(result.split()[1]) for result in results]
   assert sum(shares) == leaves and abs(shares[0] - shares[1]) <= 1

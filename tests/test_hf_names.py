@@ -93,7 +93,8 @@ def test_flat_qkv_and_the_convolution_by_hand():
 def test_gate_comes_before_up():
   names = name_map(hf_folders.QWEN3, prefix="model.", fused=False)
   box = (slice(1, 2), slice(0, 1), slice(3, 4), slice(0, 29), slice(12, 15))
-  found = [(link.tensor, inside[-1], place[-1]) for link, inside, place in names.links("moe.gate_up", box)]
+  links = names.links("moe.gate_up", box)
+  found = [(link.tensor, inside[-1], place[-1]) for link, inside, place in links]
   assert found == [
     ("model.layers.1.mlp.experts.3.gate_proj.weight", slice(12, 13), slice(0, 1)),
     ("model.layers.1.mlp.experts.3.up_proj.weight", slice(0, 2), slice(1, 3)),
@@ -139,11 +140,13 @@ def test_the_122b_index_has_6912_float32_numbers_besides_dt_bias():
   names = name_map(model_config("qwen3.5-122b-a10b"), prefix="model.", fused=True)
   wide = {n: s for n, s in names.tensors.items() if s.dtype == "float32" and "dt_bias" not in n}
   assert sum(math.prod(spec.shape) for spec in wide.values()) == 6912
-  assert {name.split(".", 3)[-1] for name in wide} == {"linear_attn.A_log", "linear_attn.norm.weight"}
+  inner = {name.split(".", 3)[-1] for name in wide}
+  assert inner == {"linear_attn.A_log", "linear_attn.norm.weight"}
 
 
 def test_a_parameter_without_a_name_is_an_error(monkeypatch):
-  specs = lambda config: param_specs(config) | {"extra": ParamSpec((3,), (None,), "zeros", 1, "float32")}
+  extra = ParamSpec((3,), (None,), "zeros", 1, "float32")
+  specs = lambda config: param_specs(config) | {"extra": extra}
   monkeypatch.setattr(hf_names, "param_specs", specs)
   with pytest.raises(ValueError, match="parameter extra has no name"):
     name_map(hf_folders.QWEN3, prefix="model.", fused=True)

@@ -53,12 +53,14 @@ def test_the_library_reads_our_files(tmp_path):
 
 
 def test_files_are_closed_before_they_outgrow_the_limit(tmp_path):
-  layout = {name: ((size,), np.dtype("float32")) for name, size in (("a", 2), ("b", 3), ("c", 11), ("d", 1))}
+  sizes = {"a": 2, "b": 3, "c": 11, "d": 1}
+  layout = {name: ((size,), np.dtype("float32")) for name, size in sizes.items()}
   stored = create_tensors(tmp_path, layout, file_bytes=20)
   assert [t.file.name[6:11] for t in stored.values()] == ["00001", "00001", "00002", "00003"]
   stored["c"].map("r+")[:] = 5
   index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-  assert index["metadata"] == {"total_size": 68} and index["weight_map"]["d"].endswith("3-of-00003.safetensors")
+  assert index["metadata"] == {"total_size": 68}
+  assert index["weight_map"]["d"] == "model-00003-of-00003.safetensors"
   assert open_tensors(tmp_path) == stored
   assert open_tensors(tmp_path)["c"].map().sum() == 55 and open_tensors(tmp_path)["d"].map()[0] == 0
 
@@ -85,9 +87,9 @@ def _header(text: bytes, data: bytes = b"") -> bytes:
     (_header(b"{oops"), "broken header"),
     (_header(b"[1]"), "broken header"),
     (_header(b'{"w":{"dtype":"F32"}}'), "broken entry for tensor w"),
-    (_header(b'{"w":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', b"a"), "tensor w in .* is F4"),
-    (_header(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', b"abcd"), "8 bytes, but has 4"),
-    (_header(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', b"abcd"), "cut short: tensor w"),
+    (_header(b'{"w":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', b"a"), "w in .* is F4"),
+    (_header(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', b"abcd"), "8 bytes, but"),
+    (_header(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', b"abcd"), "cut short"),
   ],
 )
 def test_a_broken_file_says_what_is_wrong(tmp_path, content, message):
@@ -101,7 +103,7 @@ def test_a_broken_file_says_what_is_wrong(tmp_path, content, message):
   [
     ({"a": "1.safetensors", "b": "2.safetensors"}, "no file 2.safetensors in"),
     ({"a": "1.safetensors"}, "tensor b lies in 1.safetensors, but .* has it in no file"),
-    ({"a": "1.safetensors", "b": "1.safetensors", "c": "1.safetensors"}, "tensor c is not in 1.safe"),
+    ({"a": "1.safetensors", "b": "1.safetensors", "c": "1.safetensors"}, "tensor c is not in"),
     (None, "no index of safetensors files"),
     ("a", "no index of safetensors files"),
   ],

@@ -6,9 +6,9 @@
 Reading takes the prefixes `model.` and `model.language_model.`, experts fused or one by one, and
 FP8 weights with block scales (w = fp8 · scale[row // 128, column // 128], rounded once); vision
 and MTP tensors are skipped and counted; any other difference is an error that names the tensor.
-Both directions go through our arrays block by block, so memory holds a few blocks, whatever the model;
-on a pod each process makes its share of the blocks. `load_params` puts a folder straight onto
-devices, each process reading only the slices that its devices hold.
+Both directions go through our arrays block by block, so memory holds a few blocks whatever the
+model; on a pod each process makes its share of the blocks. `load_params` puts a folder straight
+onto devices, each process reading only the slices that its devices hold.
 
 A preference model's value head is the tensor `score.weight` [1, D], as in transformers'
 Qwen3MoeForSequenceClassification (there is no such class for Qwen3.5); a folder that has one gives
