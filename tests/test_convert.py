@@ -215,6 +215,21 @@ def test_wider_tensors_are_rounded_and_counted(tmp_path):
   assert np.array_equal(embed, tensors["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16))
 
 
+def test_a_file_wholly_in_bfloat16_gives_float32_decays(tmp_path):
+  """Qwen3.6 stores A_log so; nothing is lost and nothing is reported."""
+
+  def change(tensors, config):
+    for name in tensors:
+      tensors[name] = tensors[name].astype(ml_dtypes.bfloat16)
+
+  _, _, tensors = _folder(tmp_path / "hf", "qwen3_5_moe", "fused", change=change)
+  lines = []
+  convert.from_hf(tmp_path / "hf", tmp_path / "policy", report=lines.append)
+  A_log = _load(tmp_path / "policy")[0]["delta"]["A_log"]
+  stored = tensors["model.layers.4.linear_attn.A_log"].astype(np.float32)
+  assert A_log.dtype == np.float32 and np.array_equal(A_log[1, 1], stored) and lines == []
+
+
 @pytest.mark.parametrize("model_type", MODELS)
 def test_preference_models_go_out_and_come_back(tmp_path, model_type):
   model, params, _ = _folder(tmp_path / "hf", model_type, "fused", value_head=True)
