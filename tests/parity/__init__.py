@@ -1,0 +1,1 @@
+"""Parity with transformers: models, the PyTorch oracle, its stored results, our measurements."""
