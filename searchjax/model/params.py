@@ -131,6 +131,21 @@ def param_count(config: ModelConfig) -> int:
   return sum(math.prod(s.shape) for s in specs)
 
 
+def active_param_count(config: ModelConfig, *, embedding: bool = True) -> int:
+  """Number of parameters that one token uses: those of its experts, not of all.
+
+  Args:
+    embedding: False leaves the input embedding out, as some model cards do; where it is also the
+      head it stays.
+  """
+  c = config
+  expert = 3 * c.hidden_size * c.expert_size
+  count = param_count(c) - c.num_layers * (c.num_experts - c.experts_per_token) * expert
+  if not embedding and not c.tie_embeddings:
+    count -= c.vocab_size * c.hidden_size
+  return count
+
+
 def unstack_layers(params: dict, config: ModelConfig) -> list[dict]:
   """One dict a layer, in order: {"mixer": attention or delta parameters, "moe": ..., "kind": str}.
 
