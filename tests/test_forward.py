@@ -1,4 +1,6 @@
-"""The decoder: packing, prefill and decode against the plain forward, padding ids, log-probs, MoE."""
+"""The decoder: packing, padding, prefill and decode against the plain forward, replay."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +8,9 @@ import numpy as np
 import pytest
 
 from searchjax.model import cache as caches
-from searchjax.model import forward, heads
-from searchjax.model.config import PRESETS, model_config
-from searchjax.model.layers import rms_norm, rotate
-from searchjax.model.params import ParamSpec, param_count, param_specs, unstack_layers
+from searchjax.model import forward
+from searchjax.model.config import model_config
+from searchjax.model.params import ParamSpec, param_specs, unstack_layers
 
 SMALL = dict(
   hidden_size=24, num_query_heads=4, head_size=8, rotary_dims=4, num_experts=5, expert_size=7,
@@ -18,7 +19,11 @@ SMALL = dict(
 )
 
 
-@pytest.fixture(scope="module", params=[dict(), dict(scan_layers=True, moe_dispatch="ragged")])
+# The second: as on a pod, with room for every assignment.
+VARIANTS = [dict(), dict(scan_layers=True, moe_dispatch="capacity", capacity_factor=5.0)]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=["laptop", "pod"])
 def policy(request):
   config = model_config("tiny", **SMALL, **request.param)
   rng = np.random.default_rng(0)
@@ -34,14 +39,21 @@ def policy(request):
 
 @pytest.fixture(scope="module")
 def run(policy):
+  """The forward with experts to replay: by default none, so that every token is routed live."""
   config, params = policy
-  compiled = jax.jit(lambda params, *args: forward.forward(params, config, *args))
-  return lambda *args: compiled(params, *args)
+  compiled = jax.jit(lambda params, r, *rows: forward.forward(params, config, *rows, replay=r))
+  return lambda *rows, replay=LIVE: compiled(params, replay, *rows)
+
+
+def cramped(config):
+  """Capacity for hardly anything: what prefill and decode must not care about."""
+  return dataclasses.replace(config, capacity_factor=0.1)
 
 
 @pytest.fixture(scope="module")
 def prefill(policy):
   config, params = policy
+  config = cramped(config)
   compiled = jax.jit(lambda params, *args: forward.prefill(params, config, *args))
   return lambda *args: compiled(params, *args)
 
@@ -49,6 +61,7 @@ def prefill(policy):
 @pytest.fixture(scope="module")
 def step(policy):
   config, params = policy
+  config = cramped(config)
   compiled = jax.jit(
     lambda params, *args: forward.decode(params, unstack_layers(params, config), config, *args)
   )
@@ -61,6 +74,7 @@ def solo(run, tokens):
   return np.asarray(run(tokens, np.ones_like(tokens), positions)[0])
 
 
+LIVE = np.full((4, 2, 23, 2), -1, np.int32)
 TOKENS = np.random.default_rng(0).integers(0, 47, (2, 23)).astype(np.int32)
 
 
@@ -81,27 +95,35 @@ def test_G1_packed_documents_equal_solo_documents(run):
   assert np.abs(packed[:, 2:] - solo(run, TOKENS)[:, 2:]).max() > 1e-2
 
 
-def test_prefill_and_decode_equal_the_forward(policy, run, prefill, step):
+def test_prefill_and_decode_equal_the_forward_and_record_its_experts(policy, run, prefill, step):
+  """FAULTS X8 for the whole decoder, and R6: the recorded experts are those the forward chooses."""
   config, _ = policy
-  want = solo(run, TOKENS)
+  positions = np.broadcast_to(np.arange(23, dtype=np.int32), (2, 23))
+  want, routing = run(TOKENS, np.ones((2, 23), np.int32), positions)
   cache = caches.empty_cache(config, 3, 32)
+  recorded = np.full((4, 2, 23, 2), -9, np.int32)
   slots = jnp.array([2, 0])
-  first = np.zeros((2, 12), np.int32)
-  first[0], first[1, :7] = TOKENS[0, :12], TOKENS[1, :7]
-  cache, _ = prefill(cache, slots, first, jnp.array([12, 7]), jnp.array([0, 0]))
-  second = np.zeros((2, 12), np.int32)
-  second[0, :3], second[1, :8] = TOKENS[0, 12:15], TOKENS[1, 7:15]
-  cache, _ = prefill(cache, slots, second, jnp.array([3, 8]), jnp.array([12, 7]))
+  for start, length in (((0, 0), (12, 7)), ((12, 7), (3, 8))):
+    fed = np.zeros((2, 12), np.int32)
+    for i in range(2):
+      fed[i, : length[i]] = TOKENS[i, start[i] : start[i] + length[i]]
+    cache, experts = prefill(cache, slots, fed, jnp.array(length), jnp.array(start))
+    assert experts.dtype == jnp.int32
+    for i in range(2):
+      recorded[:, i, start[i] : start[i] + length[i]] = experts[:, i, : length[i]]
   active = jnp.array([True, False, True])
   for begin in (15, 19):
     buffer = caches.open_buffer(cache, 4)
     for j in range(4):
       token = jnp.array([TOKENS[1, begin + j], 1, TOKENS[0, begin + j]])
       position = jnp.full((3,), begin + j)
-      hidden, buffer, _ = step(cache, buffer, token, position, jnp.int32(j), active)
+      hidden, buffer, experts = step(cache, buffer, token, position, jnp.int32(j), active)
       np.testing.assert_allclose(hidden[2], want[0, begin + j], atol=1e-4)
       np.testing.assert_allclose(hidden[0], want[1, begin + j], atol=1e-4)
+      recorded[:, 0, begin + j], recorded[:, 1, begin + j] = experts[:, 2], experts[:, 0]
     cache = caches.close_buffer(cache, buffer, jnp.full((3,), begin), jnp.array([4, 0, 4]))
+  np.testing.assert_array_equal(recorded, routing.experts)
+  assert routing.overflow.tolist() == [0] * 4 and routing.balance.shape == (4,)
 
 
 def test_prefill_leaves_other_rows_alone(policy, prefill):
@@ -117,6 +139,26 @@ def test_prefill_leaves_other_rows_alone(policy, prefill):
     assert np.abs(old[1] - new[1]).max() > 0
 
 
+def test_G4_the_same_prompt_twice_gives_the_same_state(policy, prefill):
+  """FAULTS G4: nothing of a row's earlier conversation, or of a shared prefix, is read again."""
+  config, _ = policy
+  slots, zero = jnp.array([2, 0]), jnp.array([0, 0])
+  feed = lambda cache, at, n, start: prefill(
+    cache, slots, jnp.asarray(TOKENS[:, at : at + 12]), jnp.array([n, n]), start
+  )[0]
+  once = feed(caches.empty_cache(config, 3, 32), 0, 12, zero)
+  later = feed(once, 11, 9, jnp.array([12, 12]))
+  again = feed(later, 0, 12, zero)
+  for first, second in zip(
+    jax.tree.leaves((once.states, once.tails)), jax.tree.leaves((again.states, again.tails)), strict=True
+  ):
+    np.testing.assert_array_equal(first, second)
+  assert any(
+    np.any(a != b) for a, b in zip(once.states, later.states, strict=True)
+  ), "the continuation did change it"
+  np.testing.assert_array_equal(once.keys[0][..., :12], again.keys[0][..., :12])
+
+
 def test_R7_padding_changes_no_real_token(run):
   padded = np.concatenate([TOKENS[:, :9], np.full((2, 14), 5, np.int32)], 1)
   segments = (np.arange(23) < 9).astype(np.int32)[None].repeat(2, 0)
@@ -127,30 +169,17 @@ def test_R7_padding_changes_no_real_token(run):
   np.testing.assert_array_equal(one, other)
 
 
-def test_R4_experts_recorded_while_decoding_are_replayed_in_the_forward(policy, run, prefill, step):
-  """Experts of prefill and decode are those of the forward; replayed, they give its output again."""
-  config, params = policy
-  T = 13
-  tokens = np.zeros((3, T), np.int32)
-  tokens[:2] = TOKENS[:, :T]
-  ones, positions = np.ones((3, T), np.int32), np.broadcast_to(np.arange(T, dtype=np.int32), (3, T))
-  compiled = jax.jit(lambda p, r, *rows: forward.forward(p, config, *rows, replay=r))
-  replayed = lambda r: compiled(params, r, tokens, ones, positions)
-  want, routing = replayed(jnp.full((4, 3, T, 2), -1))
-  chosen = routing.experts
-  cache, fed = prefill(
-    caches.empty_cache(config, 3, 32), jnp.array([0, 1]), tokens[:2, :12], jnp.array([12, 12]),
-    jnp.array([0, 0]),
-  )
-  _, _, decoded = step(
-    cache, caches.open_buffer(cache, 4), jnp.asarray(tokens[:, 12]), jnp.full((3,), 12), jnp.int32(0),
-    jnp.array([True, True, False]),
-  )
-  recorded = jnp.concatenate([fed, decoded[:, :2, None]], axis=2)
-  assert recorded.dtype == jnp.int32 and recorded.shape == (4, 2, T, 2)
-  np.testing.assert_array_equal(recorded, chosen[:, :2])
-  np.testing.assert_array_equal(replayed(chosen)[0], want)
-  other = (chosen + 1) % 5
-  hidden, used = replayed(other)
-  np.testing.assert_array_equal(used.experts, other)
+def test_R4_replayed_experts_are_used_and_their_own_choice_changes_nothing(run):
+  rows = (
+    TOKENS, np.ones((2, 23), np.int32),
+    np.broadcast_to(np.arange(23, dtype=np.int32), (2, 23)),
+  )  # fmt: skip
+  want, routing = run(*rows)
+  again, _ = run(*rows, replay=routing.experts)
+  np.testing.assert_array_equal(again, want)
+  other = (np.asarray(routing.experts) + 1) % 5
+  other[:, 1, 20:] = -1  # the second row's end is routed live
+  hidden, used = run(*rows, replay=other)
+  np.testing.assert_array_equal(used.experts[:, :, :20], other[:, :, :20])
+  assert np.all(np.asarray(used.experts) >= 0)
   assert np.abs(np.asarray(hidden) - np.asarray(want)).max() > 1e-2
