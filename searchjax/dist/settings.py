@@ -81,7 +81,7 @@ def run_main(
       raised itself.  A ValueError from inside a library is a fault of the program, and keeps its
       traceback.
   """
-  parser = _OneLineParser(description=description, allow_abbrev=False)
+  parser = OneLineParser(description=description, allow_abbrev=False)
   if needs_config:
     parser.add_argument(
       "--config", required=True, metavar="FILE.py[:VARIANT]", help="the config file"
@@ -91,7 +91,7 @@ def run_main(
   arguments, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
   config_path = arguments.config if needs_config else None
   try:
-    overrides = _collect_overrides(rest, allowed=needs_config)
+    overrides = collect_overrides(rest, allowed=needs_config)
     workdir = pathlib.Path(arguments.workdir)
     if workdir.exists() and not workdir.is_dir():
       raise ValueError(f"--workdir {workdir} is a file; give a folder")
@@ -100,7 +100,7 @@ def run_main(
     else:
       main(workdir)
   except ValueError as error:
-    if not _is_ours(error, config_path):
+    if not is_ours(error, config_path):
       raise
     fail(str(error))
 
@@ -123,7 +123,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
   return "; known: " + ", ".join(sorted(known)[:8]) + (", …" if len(known) > 8 else "")
 
 
-class _OneLineParser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
   """argparse without the usage block in front of its one-line errors."""
 
   def error(self, message: str) -> None:
@@ -161,7 +161,8 @@ def _run_config_file(path: str) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(config).lock()
 
 
-def _collect_overrides(rest: Sequence[str], *, allowed: bool) -> list[str]:
+def collect_overrides(rest: Sequence[str], *, allowed: bool) -> list[str]:
+  """Reads `--config.KEY=VALUE` and `--config.KEY VALUE`; anything else is an unknown argument."""
   overrides, words = [], list(rest)
   while words:
     word = words.pop(0)
@@ -238,7 +239,7 @@ def _literal_or_text(text: str) -> Any:
     return text
 
 
-def _is_ours(error: ValueError, config_path: str | None) -> bool:
+def is_ours(error: ValueError, config_path: str | None) -> bool:
   """Whether searchjax or the config file raised the error itself, not a library below them."""
   frames = traceback.extract_tb(error.__traceback__)
   if not frames:
