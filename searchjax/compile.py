@@ -1,11 +1,11 @@
-"""Compiles every jitted function of a run for a TPU slice that is not there, and says what it needs.  HOST.
+"""What every jitted function of a run needs on a TPU slice that need not be there.  HOST.
 
   python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8 --stage hlo
 
-For every program: memory a device against the chip's, executed FLOPs against the model's, HBM bytes,
-bytes sent along each mesh axis, and from them the shortest possible time. Then what the run holds at
-once and what a step costs at least. Exit code 0: all fits; 1: a program does not fit, a budget is
-exceeded or the compiler died; 2: bad input.
+Every program is compiled for the slice. For each: memory a device against the chip's, executed
+FLOPs against the model's, HBM bytes, bytes sent along each mesh axis, and from them the shortest
+possible time. Then what the run holds at once and what a step costs at least. Exit code 0: all fits;
+1: a program does not fit, a budget is exceeded or the compiler died; 2: bad input.
 
 Letters  none.
 Source   `searchjax.dist.hlo` (counting), `searchjax.dist.roofline` (floors).
@@ -48,8 +48,8 @@ LIST_LIMIT = 600.0
 SOURCES = (
   "[XLA] is XLA's own buffer assignment. [HLO] is counted here in XLA's optimised program, loop "
   "bodies times their trip counts; Pallas kernels by their stated costs. [derived] is arithmetic "
-  "from those and published chip rates: a lower bound on time, never a measured one. XLA's own time "
-  "estimate counts every loop once and is not shown."
+  "from those and published chip rates: a lower bound on time, never a measured one. XLA's own "
+  "time estimate counts every loop once and is not shown."
 )
 
 # What a budget may limit, and where it stands in a program's record.
@@ -208,7 +208,8 @@ def program_record(
     ceiling = roofline.mfu_ceiling(chip, model, floor)
     record |= {
       "flops": flops, "flops_by_source": dict(costs.flops), "hbm_bytes": costs.hbm,
-      "flops_over_model": over(flops), "useful_flops_over_model": over(flops - facts["padded_flops"]),
+      "flops_over_model": over(flops),
+      "useful_flops_over_model": over(flops - facts["padded_flops"]),
       "sent_bytes": sum(sent.values()), "sent_by_axis": sent,
       "collectives": [
         {"kind": kind, "axes": axes, "count": costs.counts[kind, axes], "sent_bytes": value}
@@ -357,8 +358,8 @@ def program_rows(record: Mapping, topology: Topology) -> list[tuple[str, str, st
     rows.append((
       "memory",
       f"{_gb(record['argument_bytes'])} arguments + {_gb(record['temporary_bytes'])} temporaries + "
-      f"{_gb(record['output_bytes'])} outputs = {_gb(record['memory_bytes'])} GB, {share:.0%} of the "
-      f"chip's", "XLA",
+      f"{_gb(record['output_bytes'])} outputs = {_gb(record['memory_bytes'])} GB, {share:.0%} of "
+      f"the chip's", "XLA",
     ))
     if record["host_bytes"]:
       rows.append(("host memory", f"{_gb(record['host_bytes'])} GB", "XLA"))
@@ -395,7 +396,7 @@ def _advice(record: Mapping) -> str:
     "outputs": record["output_bytes"], "beside": sum(record["resident"].values()),
   }
   return {
-    "arguments": "the arguments: more chips, optimiser moments of fewer bits, or a donated argument",
+    "arguments": "the arguments: more chips, optimiser moments of fewer bits, or donate more",
     "temporaries": "the temporaries: fewer tokens a device, more recomputation, or smaller chunks "
     "where the buffers above are made",
     "outputs": "the outputs: donate the arguments they replace",

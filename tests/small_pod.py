@@ -42,7 +42,9 @@ def programs(config, mesh):
       model_flops=6.0 * LAYERS * WIDTH * WIDTH * ROWS / mesh.devices.size,
       resident={"preference model": 1e9}, calls_per_step=2,
     ),
-    Program("unrolled", train_step(mesh, unroll=LAYERS), (weights, spec((ROWS, WIDTH), rows, None))),
+    Program(
+      "unrolled", train_step(mesh, unroll=LAYERS), (weights, spec((ROWS, WIDTH), rows, None))
+    ),
     Program(
       "kernels", kernels(mesh), (spec((5, 256, 128)), spec((5, 128, 256)), spec((256, 128))),
       calls_per_step=0.5, kernel_costs={"given": (1e6, 2e6)},

@@ -42,7 +42,8 @@ def compiled(tmp_path_factory):
   """One run of everything, checked against the budgets."""
   file = tmp_path_factory.mktemp("compile") / "report.json"
   code, out, err = run(
-    "--config", CONFIG, "--topology", "v5e:2x2", "--json", str(file), "--check", "tests/budgets.json"
+    "--config", CONFIG, "--topology", "v5e:2x2", "--json", str(file),
+    "--check", "tests/budgets.json",
   )
   assert code == 0, out + err
   report = json.loads(file.read_text())
@@ -114,7 +115,7 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_what_to_change():
     (("--config", CONFIG), "required: --topology"),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--stage", "half"), "invalid choice"),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--time-limit", "0"), "must be above 0 seconds"),
-    (("--config", CONFIG, "--topology", "v5e:2x2", "--json", "no/where.json"), "there is no folder"),
+    (("--config", CONFIG, "--topology", "v5e:2x2", "--json", "no/where"), "there is no folder"),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--config.steps=x"), '"steps" expects int'),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--budget"), 'unknown argument "--budget"'),
   ],
@@ -163,6 +164,7 @@ FACTS = {
   "advice": "", "kernel_costs": {},
 }  # fmt: skip
 V5E = parse_topology("v5e:2x2")
+CRASHED = Outcome("crashed", "the compiler died by SIGSEGV", 1.0)
 
 
 def test_budgets_are_upper_bounds_and_what_is_unknown_is_over():
@@ -175,7 +177,7 @@ def test_budgets_are_upper_bounds_and_what_is_unknown_is_over():
   assert check("p", flops_over_model=1.4)[0].startswith("OVER  p flops_over_model: 1.5 of 1.4")
   with pytest.raises(ValueError, match='the run has no program "q"'):
     check("q", flops=1)
-  dead = entry.program_record(FACTS, Outcome("crashed", "the compiler died by SIGSEGV", 1.0), V5E, {})
+  dead = entry.program_record(FACTS, CRASHED, V5E, {})
   line = entry._check_budgets(
     [{"program": "p", "limits": {"flops": 1}}], {"programs": [dead]}, None
   )[0]
@@ -194,7 +196,7 @@ def test_a_program_that_fits_alone_may_not_fit_beside_the_others():
 
 
 def test_a_dead_compiler_still_gives_a_record():
-  record = entry.program_record(FACTS, Outcome("crashed", "the compiler died by SIGSEGV", 1.0), V5E, {})
+  record = entry.program_record(FACTS, CRASHED, V5E, {})
   assert [row[1] for row in entry.program_rows(record, V5E)] == ["the compiler died by SIGSEGV"]
   run_ = entry.run_record([record], V5E, 1, False)
   assert run_ == {"largest_moment": None, "forecast": None}

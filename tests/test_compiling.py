@@ -1,5 +1,6 @@
 """The processes that compile: they may die, hang or refuse, and each of these has a name."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -53,7 +54,7 @@ def test_a_mesh_that_does_not_divide_is_bad_input(tmp_path):
 
 @needs_compiler
 def test_a_list_that_cannot_be_had_says_why(tmp_path):
-  broken = compiling.Job(str(HERE / "small_pod.py"), (), "v5e:2x2", "no_such:thing", "", str(tmp_path))
+  broken = dataclasses.replace(job(tmp_path), builder="no_such:thing")
   with pytest.raises(RuntimeError, match="ended with exit code 1: .*no_such") as error:
     compiling.list_programs(broken, 120)
   assert "\n" not in str(error.value)
@@ -82,10 +83,16 @@ def test_stage_hlo_ends_when_the_dumps_stand_still(tmp_path, monkeypatch):
   (tmp_path / "contents.json").write_text(json.dumps(contents))
   body = f"""
 import json, pathlib, time
-for name, text in json.loads(pathlib.Path({str(tmp_path / "contents.json")!r}).read_text()).items():
+contents = json.loads(pathlib.Path({str(tmp_path / "contents.json")!r}).read_text())
+for name, text in contents.items():
   with open({str(dump)!r} + "/module_0000.jit_step.cl_1." + name, "w") as file:
-    file.write(text[: len(text) // 2]); file.flush(); time.sleep(0.3); file.write(text[len(text) // 2 :])
-pathlib.Path({str(dump)!r}, "module_0001.jit_add.cpu_after_optimizations.txt").write_text("another compiler's")
+    half = len(text) // 2
+    file.write(text[:half])
+    file.flush()
+    time.sleep(0.3)
+    file.write(text[half:])
+other = pathlib.Path({str(dump)!r}, "module_0001.jit_add.cpu_after_optimizations.txt")
+other.write_text("another compiler's")
 time.sleep(600)
 """
   monkeypatch.setattr(compiling, "_start", lambda job: fake_process(tmp_path, body))

@@ -62,8 +62,8 @@ def test_two_batch_axes_in_one_convolution():
 
 @pytest.mark.parametrize(
   ("data", "kernel", "stride", "pad", "dilate", "kernel_dilate"),
-  [(7, 3, 1, (0, 0), 1, 1), (7, 3, 2, (1, 1), 1, 1), (5, 3, 1, (2, 2), 2, 1), (11, 3, 1, (1, 0), 1, 2),
-   (5, 5, 4, (0, 0), 5, 1), (3, 5, 1, (4, 4), 1, 1)],
+  [(7, 3, 1, (0, 0), 1, 1), (7, 3, 2, (1, 1), 1, 1), (5, 3, 1, (2, 2), 2, 1),
+   (11, 3, 1, (1, 0), 1, 2), (5, 5, 4, (0, 0), 5, 1), (3, 5, 1, (4, 4), 1, 1)],
 )  # fmt: skip
 def test_window_positions_are_those_a_loop_finds(data, kernel, stride, pad, dilate, kernel_dilate):
   dilated = (data - 1) * dilate + 1
@@ -166,7 +166,12 @@ def test_the_dearest_branch_counts():
 
 # ---- collectives ---------------------------------------------------------------------------------
 
-ADD = "\n%sum (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  ROOT %b = f32[] parameter(1)\n}\n"  # noqa: E501
+ADD = """
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  ROOT %b = f32[] parameter(1)
+}
+"""
 FSDP, EXPERT = "{{0,2},{1,3}}", "{{0,1},{2,3}}"
 
 
@@ -174,15 +179,18 @@ FSDP, EXPERT = "{{0,2},{1,3}}", "{{0,1},{2,3}}"
   ("line", "kind", "axes", "sent"),
   [
     (f"all-gather(%x), replica_groups={FSDP}, dimensions={{0}}", "all-gather", "fsdp", 4000),
-    (f"reduce-scatter(%x), replica_groups={EXPERT}, to_apply=%sum", "reduce-scatter", "expert", 2000),
+    (f"reduce-scatter(%x), replica_groups={EXPERT}, to_apply=%sum",
+     "reduce-scatter", "expert", 2000),
     (f"all-reduce(%x), replica_groups={EXPERT}, to_apply=%sum", "all-reduce", "expert", 4000),
     ("all-reduce(%x), replica_groups={}, to_apply=%sum", "all-reduce", "fsdp+expert", 6000),
     (f"all-to-all(%x), replica_groups={FSDP}, dimensions={{0}}", "all-to-all", "fsdp", 2000),
     ("collective-permute(%x), source_target_pairs={{0,1},{1,0},{2,3},{3,2}}",
      "collective-permute", "expert", 4000),
-    ("all-gather(%x), replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}", "all-gather", "fsdp", 4000),
+    ("all-gather(%x), replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}",
+     "all-gather", "fsdp", 4000),
     ("all-gather(%x), replica_groups=[2,2]<=[4], dimensions={0}", "all-gather", "expert", 4000),
-    ("all-gather(%x), replica_groups=[1,4]<=[4], dimensions={0}", "all-gather", "fsdp+expert", 12000),
+    ("all-gather(%x), replica_groups=[1,4]<=[4], dimensions={0}",
+     "all-gather", "fsdp+expert", 12000),
     ("all-gather(%x), replica_groups={{0},{1},{2},{3}}, dimensions={0}", "all-gather", "none", 0),
   ],
 )  # fmt: skip
@@ -322,7 +330,8 @@ def kernel(estimate: str, scope: str = "jit(f)/attend/pallas_call") -> str:
   return entry(
     "%x = f32[1000] parameter(0)",
     'ROOT %k.1 = f32[1000] custom-call(%x), custom_call_target="tpu_custom_call", '
-    f'metadata={{op_name="{scope}"}}, backend_config={{"custom_call_config":{{"body":"…"{estimate}}}}}',
+    f'metadata={{op_name="{scope}"}}, '
+    f'backend_config={{"custom_call_config":{{"body":"…"{estimate}}}}}',
   )
 
 

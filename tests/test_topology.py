@@ -24,7 +24,7 @@ def test_shapes_count_chips(name, chips, devices):
 @pytest.mark.parametrize(
   ("name", "message"),
   [
-    ("v5p-512", "clouds count TensorCores, two a chip; here the shape is given in chips: v5p:4x8x8"),
+    ("v5p-512", "count TensorCores, two a chip; here the shape is given in chips: v5p:4x8x8"),
     ("v5litepod-256", "clouds count chips; here the shape is given in chips: v5e:16x16"),
     ("v6e-64", "v6e:8x8"),
     ("v5p-24", "v5p:SHAPE with 12 chips in all"),

@@ -1,4 +1,4 @@
-"""Compiles one program for a TPU slice in a process of its own, and reads what XLA made of it.  HOST.
+"""Compiles one program for a TPU slice in a process of its own and reads what came out.  HOST.
 
 The compiler may run for minutes, or die by a signal; so every program gets a process that can be
 ended, with its own dump folder. At stage "hlo" the process is ended as soon as XLA has written the

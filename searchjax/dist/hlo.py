@@ -4,13 +4,13 @@ XLA's own cost analysis counts every loop body once and is off by an order of ma
 that scans its layers. Here the optimised HLO text is read: the cost of a loop is its trip count
 times the cost of its body.
 
-  FLOPs        2 · M · N · K of every dot; a convolution (TPU's form of a batched matmul) counts only
-               kernel positions that meet data; a Pallas kernel counts what its cost estimate says.
+  FLOPs        2 · M · N · K of every dot; a convolution (TPU's form of a batched matmul) counts
+               only kernel positions that meet data; a Pallas kernel counts what its cost estimate says.
                Elementwise work is not counted.
   HBM bytes    what every operation outside fusions reads and writes in HBM, tile padding included;
                a slice of a buffer counts as the slice; buffers in on-chip memory count nothing.
-  sent bytes   what a device sends in a collective over n devices: (n−1)/n of the gathered, scattered
-               or exchanged array, twice that for an all-reduce, the array for a permute.
+  sent bytes   what a device sends in a collective over n devices: (n−1)/n of the gathered,
+               scattered or exchanged array, twice that for an all-reduce, the array for a permute.
 
 Letters  none.
 Source   XLA's HLO text format; the dumps that --xla_dump_to writes after optimisation.
@@ -649,7 +649,7 @@ FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
 def _comparisons(module: Module, where: Computation, it: Instruction, given=None) -> list:
-  """(counter's tuple index, direction, constant or ("tuple", index)) of a condition's comparisons."""
+  """A condition's comparisons: (counter's tuple index, direction, constant or ("tuple", index))."""
   given = given or {}
   if it.op == "and":
     return [

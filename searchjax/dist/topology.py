@@ -1,7 +1,8 @@
 """TPU slices by name: their chips, their torus, and a mesh over their devices.  HOST.
 
 A topology is named `GENERATION:SHAPE`, the shape counted in chips: `v5p:4x8x8` is 256 chips (clouds
-sell it as v5p-512, by TensorCores). No TPU is needed: libtpu describes the slice and compiles for it.
+sell it as v5p-512, by TensorCores). No TPU is needed: libtpu describes the slice and compiles for
+it.
 
 Sources  Google Cloud TPU documentation, pages v5e, v5p, v6e, tpu7x (FLOP/s, HBM B/s, bidirectional
          ICI B/s per chip, divided by its 4 or 6 ports into one-way B/s of a link); memory is what
