@@ -5,8 +5,8 @@ that scans its layers. Here the optimised HLO text is read: the cost of a loop i
 times the cost of its body.
 
   FLOPs        2 · M · N · K of every dot; a convolution (TPU's form of a batched matmul) counts
-               only kernel positions that meet data; a Pallas kernel counts what its cost estimate says.
-               Elementwise work is not counted.
+               only kernel positions that meet data; a Pallas kernel counts what its cost estimate
+               says. Elementwise work is not counted.
   HBM bytes    what every operation outside fusions reads and writes in HBM, tile padding included;
                a slice of a buffer counts as the slice; buffers in on-chip memory count nothing.
   sent bytes   what a device sends in a collective over n devices: (n−1)/n of the gathered,
