@@ -4,8 +4,8 @@
 
 Every program is compiled for the slice. For each: memory a device against the chip's, executed
 FLOPs against the model's, HBM bytes, bytes sent along each mesh axis, and from them the shortest
-possible time. Then what the run holds at once and what a step costs at least. Exit code 0: all fits;
-1: a program does not fit, a budget is exceeded or the compiler died; 2: bad input.
+possible time. Then what the run holds at once and what a step costs at least. Exit code 0: all
+fits; 1: a program does not fit, a budget is exceeded or the compiler died; 2: bad input.
 
 Letters  none.
 Source   `searchjax.dist.hlo` (counting), `searchjax.dist.roofline` (floors).
