@@ -326,6 +326,15 @@ def test_what_moves_nothing_counts_nothing():
 # ---- kernels -------------------------------------------------------------------------------------
 
 
+def test_an_instruction_may_span_lines():
+  """Splash attention's metadata is JSON with line ends."""
+  text = kernel(',"cost_estimate":{"bytes_accessed":"7","flops":"5"}').replace(
+    "metadata={op", 'frontend_attributes={kernel_metadata={\n"block":"{\\"q\\": 128}"\n}}, metadata={op'
+  )
+  assert text.count("\n") == kernel("").count("\n") + 2
+  assert dict(costs(text).flops) == {"attend": 5}
+
+
 def kernel(estimate: str, scope: str = "jit(f)/attend/pallas_call") -> str:
   return entry(
     "%x = f32[1000] parameter(0)",

@@ -175,6 +175,8 @@ class Module:
 
 
 HEADER = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\) -> .* \{$")
+FOOTER = re.compile(r"^\}(, execution_thread=\S+)?$")
+BEGINNING = re.compile(r"^\s+(?:ROOT )?%?[^\s=]+ = ")
 ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")
 
 
@@ -184,28 +186,35 @@ def parse(text: str) -> Module:
   Raises:
     ValueError: no entry computation.
   """
-  computations, entry, name = {}, None, None
-  instructions, parameters, root = {}, {}, ""
+  computations, entry, name, lines = {}, None, None, []
   for line in text.splitlines():
     if name is None:
       header = HEADER.match(line)
       if header:
-        name = header[2]
+        name, lines = header[2], []
         entry = name if header[1] else entry
-        instructions, parameters, root = {}, {}, ""
-    elif line.startswith("}"):
-      computations[name] = Computation(name, instructions, parameters, root)
+    elif FOOTER.match(line):
+      computations[name] = _parse_computation(name, lines)
       name = None
-    elif " = " in line:
-      is_root, instruction = _parse_line(line)
-      instructions[instruction.name] = instruction
-      if instruction.op == "parameter":
-        parameters[int(instruction.literal)] = instruction.name
-      if is_root:
-        root = instruction.name
+    elif BEGINNING.match(line) or not lines:
+      lines.append(line)
+    else:  # Metadata of a kernel may hold line ends.
+      lines[-1] += line
   if entry is None:
     raise ValueError("expected the text of an HLO module, got one without an ENTRY computation")
   return Module(computations, entry)
+
+
+def _parse_computation(name: str, lines: Sequence[str]) -> Computation:
+  instructions, parameters, root = {}, {}, ""
+  for line in lines:
+    is_root, instruction = _parse_line(line)
+    instructions[instruction.name] = instruction
+    if instruction.op == "parameter":
+      parameters[int(instruction.literal)] = instruction.name
+    if is_root:
+      root = instruction.name
+  return Computation(name, instructions, parameters, root)
 
 
 def _parse_line(line: str) -> tuple[bool, Instruction]:
@@ -763,13 +772,20 @@ def program_memory(assignment: str, text: str, largest: int = 8) -> Memory:
   Raises:
     ValueError: no allocation in the text.
   """
-  scopes = dict(re.findall(r'^\s*(?:ROOT )?%([^\s=]+) = .*?op_name="([^"]*)"', text, re.MULTILINE))
+  lines = assignment.splitlines()
+  if not any(ALLOCATION.match(line) for line in lines):
+    raise ValueError("expected a buffer-assignment dump of XLA, got a text without allocations")
+  scopes = {
+    it.name: scope[1]
+    for computation in parse(text).computations.values()
+    for it in computation.instructions.values()
+    if (scope := re.search(r'\bop_name="([^"]*)"', it.attributes))
+  }
   sums, buffers, kind, seen = collections.Counter(), [], None, set()
-  found = False
-  for line in assignment.splitlines():
+  for line in lines:
     allocation = ALLOCATION.match(line)
     if allocation:
-      found, flags = True, allocation[2]
+      flags = allocation[2]
       color = re.search(r"color (\d+)", flags)
       space = int(color[1]) if color else HBM
       size, kind, seen = int(allocation[1]), None, set()
@@ -793,8 +809,6 @@ def program_memory(assignment: str, text: str, largest: int = 8) -> Memory:
       seen.add((offset, size))
       instruction = re.sub(r"\{.*?\}|\s*\(phi\)", "", name).strip()
       buffers.append(Buffer(size, shape.split("{")[0], kind, scopes.get(instruction, instruction)))
-  if not found:
-    raise ValueError("expected a buffer-assignment dump of XLA, got a text without allocations")
   buffers.sort(key=lambda buffer: -buffer.size)
   return Memory(
     arguments=sums["argument"], outputs=sums["output"], temporaries=sums["temporary"],
