@@ -436,7 +436,36 @@ def _work_rows(record: Mapping) -> list[tuple[str, str, str]]:
   return rows
 
 
+def summary_table(report: Mapping[str, Any]) -> list[str]:
+  """The report as lines of a Markdown table, one program a line."""
+  lines = [
+    "| program | arguments + temporaries + outputs, GB | with the rest, GB | FLOPs "
+    "| × model, useful | HBM, GB | sent, GB | time floor | set by | MFU at most |",
+    "| --- " * 10 + "|",
+  ]
+  for p in report["programs"]:
+    cells = [p["name"]] + ["–"] * 9
+    if "memory_bytes" in p:
+      parts = (p["argument_bytes"], p["temporary_bytes"], p["output_bytes"])
+      cells[1] = " + ".join(_gb(part) for part in parts) + f" = {_gb(p['memory_bytes'])}"
+      cells[2] = _gb(p["held_bytes"])
+    if "flops" in p:
+      cells[3] = f"{p['flops']:.4g}"
+      if p["flops_over_model"] is not None:
+        cells[4] = f"{p['flops_over_model']:.3f}, {p['useful_flops_over_model']:.3f}"
+      cells[5:9] = [
+        _gb(p["hbm_bytes"]), _gb(p["sent_bytes"]), _seconds(p["floor_seconds"]), p["floor_set_by"]
+      ]
+    if p.get("mfu_ceiling") is not None:
+      cells[9] = f"{p['mfu_ceiling']:.1%}"
+    if not p["fits"]:
+      cells[0] += f" ({'does not fit' if p['status'] in ENDED_WELL else p['status']})"
+    lines.append("| " + " | ".join(cells) + " |")
+  return lines
+
+
 def _print_summary(report: Mapping) -> None:
+  print("\n".join(summary_table(report)))
   moment, forecast = report["largest_moment"], report["forecast"]
   if moment:
     beside = "".join(f" + {_gb(value)} {name}" for name, value in moment["resident"].items())

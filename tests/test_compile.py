@@ -195,6 +195,15 @@ def test_a_program_that_fits_alone_may_not_fit_beside_the_others():
   assert entry.run_record([fits], V5E, 1, True)["forecast"] is None
 
 
+def test_the_summary_has_a_line_a_program():
+  good = entry.program_record(FACTS, outcome(temporaries=10**9, flops=6.0), V5E, {})
+  dead = entry.program_record(FACTS | {"name": "q"}, CRASHED, V5E, {})
+  table = entry.summary_table({"programs": [good, dead]})
+  assert len({line.count("|") for line in table}) == 1
+  assert table[2].startswith("| p | 1e-08 + 1.00 + 0 = 1.00 | 1.00 | 6 | 1.500, 1.250 | 0 | 0 |")
+  assert table[3] == "| q (crashed)" + " | –" * 9 + " |"
+
+
 def test_a_dead_compiler_still_gives_a_record():
   record = entry.program_record(FACTS, CRASHED, V5E, {})
   assert [row[1] for row in entry.program_rows(record, V5E)] == ["the compiler died by SIGSEGV"]

@@ -67,6 +67,13 @@ def test_the_mesh_of_a_config_is_its_sizes_only():
     compiling.mesh_axes(ml_collections.ConfigDict())
 
 
+def test_an_orphan_ends(monkeypatch):
+  ended = []
+  monkeypatch.setattr(compiling.os, "_exit", ended.append)
+  compiling._end_with_parent(os.getppid() + 1)
+  assert ended == [1]
+
+
 def fake_process(folder, body):
   """Stands for a compiling process: writes what XLA would, then waits."""
   script = folder / "fake.py"

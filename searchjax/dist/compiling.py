@@ -19,6 +19,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -321,9 +322,17 @@ def peak_memory_of_children() -> float:
   return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024.0
 
 
+def _end_with_parent(parent: int) -> None:
+  """Ends this process when the one that waits for it is gone: a compilation takes minutes."""
+  while os.getppid() == parent:
+    time.sleep(1.0)
+  os._exit(1)
+
+
 def main() -> None:
   """Does the job of a JSON file; bad input is one line and exit code 2."""
   job = json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))
+  threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
   try:
     work(Job(**(job | {"overrides": tuple(job["overrides"])})))
   except ValueError as error:
