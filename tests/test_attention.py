@@ -17,7 +17,8 @@ def test_attend_shares_key_heads_between_neighbouring_query_heads():
     s = q[0, :, n] @ k[0, :, n // 2].T / np.sqrt(5)
     s = np.where(mask[0], s, -np.inf)
     p = np.exp(s - s.max(-1, keepdims=True))
-    np.testing.assert_allclose(got[0, :, n], p / p.sum(-1, keepdims=True) @ v[0, :, n // 2], atol=1e-5)
+    want = p / p.sum(-1, keepdims=True) @ v[0, :, n // 2]
+    np.testing.assert_allclose(got[0, :, n], want, atol=1e-5)
 
 
 def rows(T, seed=0):

@@ -20,7 +20,9 @@ SMALL = dict(
 
 
 # The second: as on a pod, with room for every assignment.
-VARIANTS = [dict(), dict(scan_layers=True, moe_dispatch="capacity", capacity_factor=5.0)]
+VARIANTS = [
+  dict(num_layers=2), dict(scan_layers=True, moe_dispatch="capacity", capacity_factor=5.0),
+]
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=["laptop", "pod"])
@@ -42,7 +44,8 @@ def run(policy):
   """The forward with experts to replay: by default none, so that every token is routed live."""
   config, params = policy
   compiled = jax.jit(lambda params, r, *rows: forward.forward(params, config, *rows, replay=r))
-  return lambda *rows, replay=LIVE: compiled(params, replay, *rows)
+  live = np.full((config.num_layers, 2, 23, 2), -1, np.int32)
+  return lambda *rows, replay=live: compiled(params, replay, *rows)
 
 
 def cramped(config):
@@ -74,7 +77,6 @@ def solo(run, tokens):
   return np.asarray(run(tokens, np.ones_like(tokens), positions)[0])
 
 
-LIVE = np.full((4, 2, 23, 2), -1, np.int32)
 TOKENS = np.random.default_rng(0).integers(0, 47, (2, 23)).astype(np.int32)
 
 
@@ -101,7 +103,7 @@ def test_prefill_and_decode_equal_the_forward_and_record_its_experts(policy, run
   positions = np.broadcast_to(np.arange(23, dtype=np.int32), (2, 23))
   want, routing = run(TOKENS, np.ones((2, 23), np.int32), positions)
   cache = caches.empty_cache(config, 3, 32)
-  recorded = np.full((4, 2, 23, 2), -9, np.int32)
+  recorded = np.full((config.num_layers, 2, 23, 2), -9, np.int32)
   slots = jnp.array([2, 0])
   for start, length in (((0, 0), (12, 7)), ((12, 7), (3, 8))):
     fed = np.zeros((2, 12), np.int32)
@@ -123,7 +125,8 @@ def test_prefill_and_decode_equal_the_forward_and_record_its_experts(policy, run
       recorded[:, 0, begin + j], recorded[:, 1, begin + j] = experts[:, 2], experts[:, 0]
     cache = caches.close_buffer(cache, buffer, jnp.full((3,), begin), jnp.array([4, 0, 4]))
   np.testing.assert_array_equal(recorded, routing.experts)
-  assert routing.overflow.tolist() == [0] * 4 and routing.balance.shape == (4,)
+  assert routing.overflow.tolist() == [0] * config.num_layers
+  assert routing.balance.shape == (config.num_layers,)
 
 
 def test_prefill_leaves_other_rows_alone(policy, prefill):
@@ -149,10 +152,8 @@ def test_G4_the_same_prompt_twice_gives_the_same_state(policy, prefill):
   once = feed(caches.empty_cache(config, 3, 32), 0, 12, zero)
   later = feed(once, 11, 9, jnp.array([12, 12]))
   again = feed(later, 0, 12, zero)
-  for first, second in zip(
-    jax.tree.leaves((once.states, once.tails)), jax.tree.leaves((again.states, again.tails)), strict=True
-  ):
-    np.testing.assert_array_equal(first, second)
+  recurrent = lambda cache: (cache.states, cache.tails)
+  jax.tree.map(np.testing.assert_array_equal, recurrent(once), recurrent(again))
   assert any(
     np.any(a != b) for a, b in zip(once.states, later.states, strict=True)
   ), "the continuation did change it"

@@ -17,7 +17,8 @@ def policy(request):
     "tiny", hidden_size=D, vocab_size=V, real_vocab_size=REAL, tie_embeddings=request.param
   )
   table = jnp.asarray(np.random.default_rng(0).normal(size=(V, D)), jnp.float32)
-  return config, {"embed": table} if request.param else {"head": table.T}, np.asarray(table, np.float64)
+  params = {"embed": table} if request.param else {"head": table.T}
+  return config, params, np.asarray(table, np.float64)
 
 
 def test_token_logprobs_equal_the_full_softmax_and_mask_padding_ids(policy):
@@ -59,8 +60,8 @@ def test_gradient_of_the_logprobs_equals_that_of_the_plain_softmax(policy):
 
 
 def test_W1_the_score_is_read_at_the_given_position():
-  """FAULTS W1: [5, 6, EOS, EOS as padding], attention [1, 1, 1, 0]: index 2, neither 3 nor the first
-  EOS-or-padding of another row; answers that differ only before it must not score alike."""
+  """FAULTS W1: [5, 6, EOS, EOS as padding], attention [1, 1, 1, 0]: index 2, not 3, where two
+  different answers would score alike."""
   hidden = jnp.asarray(np.random.default_rng(3).normal(size=(2, 4, D)), jnp.bfloat16)
   hidden = hidden.at[1].set(hidden[0]).at[1, 2].set(hidden[0, 1])  # same padding, other end
   params = {"value_head": jnp.arange(1.0, D + 1)}

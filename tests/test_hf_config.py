@@ -48,8 +48,8 @@ def test_published_files_give_the_presets():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_survives_the_way_to_hf_and_back(preset):
   config = model_config(preset)
-  how = {k: getattr(config, k) for k in ("moe_dispatch", "chunk_length", "scan_layers")}
-  back = config_from_hf(hf_config(config), name=preset, real_vocab_size=config.real_vocab_size, **how)
+  kept = ("name", "real_vocab_size", "moe_dispatch", "chunk_length", "scan_layers")
+  back = config_from_hf(hf_config(config), **{k: getattr(config, k) for k in kept})
   assert back == config
 
 
@@ -91,8 +91,8 @@ def test_sizes_are_read_not_assumed():
   (dict(hidden_size=None), "hidden_size must be a positive integer, got None"),
   (dict(num_experts=0), "num_experts must be a positive integer, got 0"),
   (dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e7)), 'must be "default", got "yarn"'),
-  (dict(rope_parameters=dict(rope_type="default")), "rope_theta must be a number above 1, got None"),
-  (dict(rope_parameters=dict(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[11, 11, 11])),
+  (dict(rope_parameters=dict(rope_type="default")), "rope_theta must be a number .*, got None"),
+  (dict(rope_parameters=dict(rope_theta=1e7, mrope_section=[11, 11, 11])),
    "must sum to half of the 64 rotated dimensions, got 33"),
   (dict(rope_parameters=dict(rope_theta=1e7, partial_rotary_factor=0.02)), "even number"),
   (dict(dtype="float16"), "dtype must be one of bfloat16, float32, got 'float16'"),

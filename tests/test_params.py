@@ -62,20 +62,26 @@ def test_what_is_float32_in_a_bfloat16_model():
   assert all(s.dtype == "bfloat16" for s in others)
 
 
-@pytest.mark.parametrize("zero_centred, block", [(True, 0.0), (False, 1.0)])
+@pytest.mark.parametrize("zero_centred, block", [(True, "zeros"), (False, "ones")])
 def test_G3_every_norm_starts_with_scale_one(zero_centred, block):
   """FAULTS G3: block norms start at 0 where they multiply by 1 + w; the gated norm always at 1."""
+  specs = param_specs(model_config("tiny", zero_centred_norm=zero_centred))
+  norms = [specs["final_norm"], *(specs[k]["norm"] for k in ("attention", "delta", "moe"))]
+  norms += [specs["attention"]["query_norm"], specs["attention"]["key_norm"]]
+  assert all(spec.init == block for spec in norms)
+  assert specs["delta"]["out_norm"].init == "ones"
+
+
+def test_initial_values():
   config = model_config(
-    "tiny", hidden_size=16, num_layers=2, vocab_size=16, real_vocab_size=16,
-    zero_centred_norm=zero_centred,
-  )  # fmt: skip
+    "tiny", hidden_size=16, num_layers=2, vocab_size=101, real_vocab_size=101, delta_value_heads=30
+  )
   params = jax.jit(lambda key: init_params(key, config))(jax.random.key(0))
-  blocks = [params["final_norm"], *(params[k]["norm"] for k in ("attention", "delta", "moe"))]
-  blocks += [params["attention"]["query_norm"], params["attention"]["key_norm"]]
-  assert all(np.all(w == block) for w in blocks)
-  assert np.all(params["delta"]["out_norm"] == 1.0)
+  assert np.all(params["attention"]["norm"] == 0.0) and np.all(params["delta"]["out_norm"] == 1.0)
   rate = np.exp(params["delta"]["A_log"])
-  assert np.all((rate > 0.0099) & (rate < 16.01))
+  assert np.all((rate > 0.0099) & (rate < 16.01)) and rate.std() > 1
+  np.testing.assert_allclose(params["embed"].std(), 0.02, rtol=0.1)
+  np.testing.assert_allclose(params["moe"]["gate_up"].std(), 16**-0.5, rtol=0.1)
 
 
 def test_layers_come_in_order():

@@ -28,14 +28,14 @@ def measured(request):
 
 
 def test_values_and_gradients_equal_transformers(measured):
-  """Every layer, hidden states, logits, experts, loss; the gradient of every parameter of every layer."""
+  """Every layer, hidden states, logits, experts, loss; every parameter's gradient in every layer."""
   _, rows = measured
   for what, error, tolerance in rows:
     assert error <= tolerance, what
 
 
 def test_the_page_is_what_was_measured(measured, repository):
-  """docs/parity.md has every row, and its numbers are within a factor of ten of those of this run."""
+  """docs/parity.md has every row, and its numbers are within a factor of ten of this run's."""
   case, rows = measured
   page = (repository / "docs/parity.md").read_text(encoding="utf-8")
   for what, error, tolerance in rows:

@@ -1,8 +1,8 @@
 """Two tiny random models of the published architectures, without PyTorch.
 
-Weights carry Hugging Face names and shapes and are drawn from a NumPy seed; norms, A_log and dt_bias
-are random too, because their defaults hide mistakes. `policy_tree` places them in searchjax's
-parameter tree; it is written from the papers' shapes, not from searchjax/model/convert.py.
+Weights carry Hugging Face names and shapes and are drawn from a NumPy seed; norms, A_log and
+dt_bias are random too, because their defaults hide mistakes. `policy_tree` places them in
+searchjax's parameter tree; it is written from the shapes, not from searchjax/model/convert.py.
 """
 
 import pathlib
@@ -37,8 +37,8 @@ CASES = {
   ),
 }  # fmt: skip
 
-# Chosen so that float32 errors stay below 1e-4 in transformers itself and no token's last chosen and
-# first spurned expert are closer than 1e-4 in logits, where noise would decide between them.
+# Chosen so that float32 errors stay below 1e-4 in transformers itself and no token's last chosen
+# and first spurned expert are closer than 1e-4 in logits, where noise would decide between them.
 # make_fixtures.py prints both.
 SEEDS = {"qwen3_5_moe": 6, "qwen3_moe": 0}
 
@@ -149,7 +149,10 @@ def policy_tree(hf: dict, w: dict[str, np.ndarray]) -> dict:
       heads = dict(query=A, key=A, value=M)
       delta.append({
         "norm": norm,
-        **{n: m.reshape(heads[n], -1, D).transpose(2, 0, 1) for n, m in zip(heads, qkv, strict=True)},
+        **{
+          n: m.reshape(heads[n], -1, D).transpose(2, 0, 1)
+          for n, m in zip(heads, qkv, strict=True)
+        },
         **{
           "conv_" + n: m.reshape(heads[n], -1, m.shape[-1]).transpose(2, 0, 1)
           for n, m in zip(heads, conv, strict=True)
@@ -175,7 +178,8 @@ def policy_tree(hf: dict, w: dict[str, np.ndarray]) -> dict:
   groups = hf["num_hidden_layers"] // interval
 
   def stacked(layers, *lead):
-    return {n: np.stack([x[n] for x in layers]).reshape(*lead, *layers[0][n].shape) for n in layers[0]}
+    stack = lambda n: np.stack([x[n] for x in layers]).reshape(*lead, *layers[0][n].shape)
+    return {n: stack(n) for n in layers[0]}
 
   tree = {
     "embed": np.asarray(w["model.embed_tokens.weight"]),

@@ -54,7 +54,7 @@ def value_error(got, want) -> float:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def layer(config, kind: str, mixer: dict, experts: dict, x):
-  """One decoder layer and what its router chose, from the public pieces that `forward` is made of."""
+  """One decoder layer and what its router chose, from the pieces that `forward` is made of."""
   T = x.shape[1]
   positions = jnp.arange(T, dtype=jnp.int32)[None]
   norm = functools.partial(rms_norm, eps=config.norm_eps, zero_centred=config.zero_centred_norm)

@@ -1,7 +1,7 @@
 """What transformers computes for a case, in float32 or wholly in float64.  Needs torch.
 
-transformers casts to float32 in many places. For the float64 run its modelling modules see a `torch`
-whose float32 is float64, so that nothing is rounded and the result can anchor a tolerance.
+transformers casts to float32 in many places. For the float64 run its modelling modules see a
+`torch` whose float32 is float64, so that nothing is rounded and the result can anchor a tolerance.
 """
 
 import contextlib
