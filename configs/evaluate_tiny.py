@@ -16,6 +16,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.seed = 0
   c.data_seed = 1234  # the same questions whatever the seed of the run
   c.tokenizer = ""
+  # Rows over all devices, parameters whole on each.
+  c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
   c.prices = ""
   c.budgets = tuple(range(11))
   c.budget_questions = 96

@@ -30,6 +30,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.keep_checkpoints = 1
   c.checkpoint_every = 12
   c.tokenizer = ""
+  # Rows over all devices, parameters whole on each.
+  c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
   c.optimizer = ConfigDict(
     dict(peak=5e-4, warmup=3, decay="constant", b2=0.98, weight_decay=0.0, clip_norm=1.0)
   )

@@ -19,6 +19,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.pair_length = 128
   c.holdout_every = 25
   c.tokenizer = ""
+  # Rows over all devices, parameters whole on each.
+  c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
   c.corpus = ""
   c.optimizer = ConfigDict(
     dict(peak=1e-3, warmup=10, decay="cosine", b2=0.98, weight_decay=0.1, clip_norm=1.0)

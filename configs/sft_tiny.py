@@ -17,8 +17,10 @@ def get_config(variant: str = "") -> ConfigDict:
   c.keep_checkpoints = 1
   c.checkpoint_every = 400
   c.tokenizer = ""
-  # Layers alternate DeltaNet and attention (full_attention_interval = 2).
-  c.model = ConfigDict(dict(preset="tiny"))
+  # Rows over all devices, parameters whole on each.
+  c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  # Layers alternate DeltaNet and attention; 4 is Qwen3.5's pattern of 3 to 1.
+  c.model = ConfigDict(dict(preset="tiny", full_attention_interval=2))
   c.batch = ConfigDict(dict(rows=6, length=256))
   c.optimizer = ConfigDict(
     dict(

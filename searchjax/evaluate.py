@@ -13,12 +13,13 @@ import pathlib
 import jax
 import numpy as np
 
-from searchjax.dist.mesh import data_mesh, replicate
+from searchjax.dist.mesh import place
 from searchjax.dist.run_log import RunLog, find_stage, write_json, write_jsonl
 from searchjax.dist.settings import run_main
 from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
+from searchjax.model.parallel import make_whole
 from searchjax.model.params import init_params
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward
@@ -30,13 +31,13 @@ from searchjax.train_sft import load_questions
 def main(config, workdir: pathlib.Path) -> None:
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  sft, model = load_policy(find_stage(workdir, "sft"))
-  rl, _ = load_policy(find_stage(workdir, "grpo"))
-  rm, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
-  policies = {"base": init_params(jax.random.key(config.seed), model), "sft": sft, "rl": rl}
-  mesh = data_mesh()
-  policies = replicate(policies, mesh)
-  scorer = PreferenceScorer(rm, rm_model, chat, mesh, **config.scorer)
+  sft, model, division = load_policy(find_stage(workdir, "sft"), config.mesh)
+  rl, _, _ = load_policy(find_stage(workdir, "grpo"), config.mesh)
+  rm = load_policy(find_stage(workdir, "rm"), config.mesh, value_head=True)
+  base = place(init_params(jax.random.key(config.seed), model), division.mesh, division.specs)
+  whole = make_whole(division)
+  policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}
+  scorer = PreferenceScorer(*rm, chat, **config.scorer)
   prices = load_prices(config.prices or None)
   questions = load_questions(
     atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"

@@ -17,15 +17,16 @@ import numpy as np
 from searchjax.data.loader import rollout_batches
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
-from searchjax.dist.mesh import data_mesh, replicate, shard_rows
+from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
+from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.objective.advantage import group_advantage, group_composition
 from searchjax.objective.mismatch import kl_estimates, largest_ratio
 from searchjax.objective.policy import grpo_objective_sum, with_value
 from searchjax.optim.optimizer import adamw
-from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import load_chat, load_policy, open_agent, save_policy
@@ -35,7 +36,10 @@ from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
 
-def grpo_loss(model, *, temperature: float, strategy: str, truncate_at: float | None):
+def grpo_loss(
+  model, parallel=LOCAL, *, temperature: float, strategy: str, truncate_at: float | None,
+  remat: str = "none",
+):
   """−(sum over rows) of J for one micro-batch from `rollout_batches`, for `make_gradient`."""
 
   def loss(params, batch):
@@ -47,8 +51,12 @@ def grpo_loss(model, *, temperature: float, strategy: str, truncate_at: float | 
     replay = None
     if strategy == "routing_replay":
       replay = jnp.moveaxis(batch["experts"], 2, 0)
-    hidden, _ = forward.forward(params, model, tokens, segment_ids, positions, replay=replay)
-    logp, _ = heads.token_logprobs(params, model, hidden, tokens, temperature=temperature)
+    hidden, _ = forward.forward(
+      params, model, tokens, segment_ids, positions, replay=replay, parallel=parallel, remat=remat
+    )
+    logp, _ = heads.token_logprobs(
+      params, model, hidden, tokens, temperature=temperature, parallel=parallel
+    )
     if strategy == "bitwise":
       logp = with_value(logp, batch["logp_engine"])
     total, _ = grpo_objective_sum(
@@ -87,13 +95,15 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- policy, reference, preference model -----------------------------------------------------
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  reference, model = load_policy(find_stage(workdir, "sft"))
-  rm_params, rm_model = load_policy(find_stage(workdir, "rm"), value_head=True)
-  mesh = data_mesh()
-  reference = replicate(reference, mesh)
-  scorer = PreferenceScorer(rm_params, rm_model, chat, mesh, **config.scorer)
+  reference, model, division = load_policy(find_stage(workdir, "sft"), config.mesh)
+  scorer = PreferenceScorer(
+    *load_policy(find_stage(workdir, "rm"), config.mesh, value_head=True), chat, **config.scorer
+  )
   optimizer = adamw(total=config.steps, **config.optimizer)
-  state = replicate(init_state(jax.tree.map(jnp.copy, reference), optimizer), mesh)
+  state = init_state(jax.tree.map(jnp.copy, reference), optimizer)
+  state = place(state, division.mesh, state_specs(state, division))
+  whole = make_whole(division)
+  reference = whole(reference)
   stream = question_stream(atlas, config)
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
@@ -101,9 +111,10 @@ def main(config, workdir: pathlib.Path) -> None:
     stream.set_state(meta["questions"])
   gradient = make_gradient(
     grpo_loss(
-      model, temperature=config.temperature, strategy=config.mismatch,
+      model, division.parallel, temperature=config.temperature, strategy=config.mismatch,
       truncate_at=config.truncate_at or None,
-    )
+    ),
+    division,
   )
   update = make_update(optimizer)
   log = RunLog(workdir, config, total_steps=config.steps, resume_step=int(state.step), title="grpo")
@@ -114,11 +125,12 @@ def main(config, workdir: pathlib.Path) -> None:
     for step in range(int(state.step), config.steps):
       # ---- rollouts: the policy's and the frozen reference's -----------------------------------
       questions = next(stream)
+      policy = whole(state.params)
       agent.engine.take_counts()
       begun = time.monotonic()
       sample = dict(temperature=config.temperature, seed=config.seed)
       groups = agent.collect(
-        questions, state.params, group_size=config.group_size, purpose="rollout", step=step,
+        questions, policy, group_size=config.group_size, purpose="rollout", step=step,
         **sample,
       )
       counts = agent.engine.take_counts()
@@ -157,7 +169,7 @@ def main(config, workdir: pathlib.Path) -> None:
         for record, e in zip(records, episodes, strict=True):
           record["experts"] = np.concatenate(e.routing)
       elif config.mismatch == "bitwise":
-        again = rescore(agent.engine, state.params, episodes, temperature=config.temperature)
+        again = rescore(agent.engine, policy, episodes, temperature=config.temperature)
         for record, logp in zip(records, again, strict=True):
           record["logp_engine"] = logp
       # A row of advantage 0 has gradient 0; it counts in the denominator only.
@@ -166,7 +178,7 @@ def main(config, workdir: pathlib.Path) -> None:
       for batch in rollout_batches(
         used, rows=config.rows, lengths=config.lengths, pad_id=chat.pad_id
       ):
-        grads, s = gradient(state.params, shard_rows(batch, mesh), grads)
+        grads, s = gradient(state.params, place_rows(batch, division.mesh), grads)
         sums.append(jax.device_get(s))
       valid_rows = int(parts["valid"].sum())
       state, grad_norm = update(state, grads, valid_rows)

@@ -7,37 +7,30 @@ python -m searchjax.train_rm --config configs/rm_tiny.py --workdir runs/tiny/rm
 
 import pathlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from searchjax.data.pairs import make_pairs
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
-from searchjax.dist.mesh import data_mesh, replicate, shard_rows
+from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
+from searchjax.model.parallel import LOCAL, make_row_function
 from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
 from searchjax.optim.optimizer import adamw
-from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import pair_deltas, pair_rows
-from searchjax.rollout.agent import load_chat, load_policy, save_policy
+from searchjax.rollout.agent import load_chat, load_policy, new_division, save_policy
 from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
 
-def both_orders(model, params, batch):
-  """Δ(x, y_a, y_b) and Δ(x, y_b, y_a) of a batch from `pair_rows`."""
-  deltas = pair_deltas(params, model, batch["tokens"], batch["segment_ids"], batch["ends"])
-  rows = batch["label"].shape[0]
-  return deltas[:rows], -deltas[rows:]
-
-
-def rm_loss(model):
+def rm_loss(model, parallel=LOCAL, *, remat: str = "none"):
   """The summed L_sym of one batch, for `make_gradient`."""
 
   def loss(params, batch):
-    ab, ba = both_orders(model, params, batch)
+    ab, ba = pair_deltas(params, model, batch, parallel, remat=remat)
     valid, label = batch["valid"], batch["label"]
     losses = jnp.where(valid, symmetric_loss(ab, ba, label), 0.0)
     counted = valid & (label != 0.5)
@@ -53,7 +46,7 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- data and the backbone -------------------------------------------------------------------
   atlas = load_atlas(config.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  params, model = load_policy(find_stage(workdir, "sft"))
+  params, model, _ = load_policy(find_stage(workdir, "sft"), config.mesh)
   log = RunLog(workdir, config, total_steps=config.steps,
                resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
   questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
@@ -65,14 +58,18 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- state -----------------------------------------------------------------------------------
   optimizer = adamw(total=config.steps, **config.optimizer)
   params["value_head"] = jnp.zeros((model.hidden_size,), jnp.float32)
-  mesh = data_mesh()
-  state = replicate(init_state(params, optimizer), mesh)
+  division = new_division(config.mesh, model, value_head=True)
+  mesh = division.mesh
+  state = init_state(params, optimizer)
+  state = place(state, mesh, state_specs(state, division))
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
     state, _ = checkpoint.restore(directory, state)
-  gradient = make_gradient(rm_loss(model))
+  gradient = make_gradient(rm_loss(model, division.parallel), division)
   update = make_update(optimizer)
-  deltas = jax.jit(lambda params, batch: both_orders(model, params, batch))
+  deltas = make_row_function(
+    lambda params, batch: pair_deltas(params, model, batch, division.parallel), division
+  )
 
   # ---- the loop --------------------------------------------------------------------------------
   with log:
@@ -82,7 +79,7 @@ def main(config, workdir: pathlib.Path) -> None:
       (batch,) = pair_rows(
         chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
       )
-      grads, sums = gradient(state.params, shard_rows(batch, mesh))
+      grads, sums = gradient(state.params, place_rows(batch, mesh))
       state, grad_norm = update(state, grads, sums["count"])
       metrics = {
         "loss": float(sums["loss"] / sums["count"]),
@@ -102,7 +99,7 @@ def holdout(deltas, params, batches, mesh) -> dict[str, float]:
   """Accuracy, accuracy from the swapped order alone, and calibration error on held-out prompts."""
   rows = []
   for batch in batches:
-    ab, ba = map(np.asarray, deltas(params, shard_rows(batch, mesh)))
+    ab, ba = map(np.asarray, deltas(params, place_rows(batch, mesh)))
     p = np.asarray(preference_probability(ab, ba))
     use = batch["valid"] & (batch["label"] != 0.5)
     rows.append(np.stack([p[use], ba[use], batch["label"][use]]))

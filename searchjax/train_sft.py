@@ -17,27 +17,29 @@ from searchjax.data.loader import sft_batches
 from searchjax.data.questions import forward_questions
 from searchjax.data.segments import training_examples
 from searchjax.dist import checkpoint
-from searchjax.dist.mesh import data_mesh, replicate, shard_rows
+from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
+from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
 from searchjax.optim.optimizer import learning_rate, muon
-from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.answer import Verdict, judge_answer
-from searchjax.rollout.agent import load_chat, new_model, open_agent, save_policy
+from searchjax.rollout.agent import load_chat, new_division, new_model, open_agent, save_policy
 from searchjax.search.atlas import load_atlas
 
 
-def sft_loss(model):
+def sft_loss(model, parallel=LOCAL, *, remat: str = "none"):
   """The summed loss of one packed batch, for `make_gradient`."""
 
   def loss(params, batch):
     hidden, _ = forward.forward(
-      params, model, batch["tokens"], batch["segment_ids"], batch["positions"]
+      params, model, batch["tokens"], batch["segment_ids"], batch["positions"],
+      parallel=parallel, remat=remat,
     )
-    logp, best = heads.token_logprobs(params, model, hidden, batch["tokens"])
+    logp, best = heads.token_logprobs(params, model, hidden, batch["tokens"], parallel=parallel)
     total, count = masked_nll(logp, batch["loss_mask"])
     right = jnp.sum((best == batch["tokens"]) & batch["loss_mask"])
     return total, {"count": count, "right": right}
@@ -88,15 +90,15 @@ def main(config, workdir: pathlib.Path) -> None:
 
     # ---- state, or the latest checkpoint ---------------------------------------------------------
     optimizer = muon(model, total=config.steps, **config.optimizer)
-    mesh = data_mesh()
-    state = replicate(
-      init_state(init_params(jax.random.key(config.seed), model), optimizer), mesh
-    )
+    division = new_division(config.mesh, model)
+    state = init_state(init_params(jax.random.key(config.seed), model), optimizer)
+    state = place(state, division.mesh, state_specs(state, division))
+    whole = make_whole(division)
     directory = workdir / "checkpoints"
     if checkpoint.latest_step(directory) is not None:
       state, meta = checkpoint.restore(directory, state)
       batches.set_state(meta["batches"])
-    gradient = make_gradient(sft_loss(model))
+    gradient = make_gradient(sft_loss(model, division.parallel), division)
     update = make_update(optimizer)
     gate_questions = load_questions(
       atlas, config.data, "rl", config.seed + 1, config.gate.questions
@@ -104,7 +106,7 @@ def main(config, workdir: pathlib.Path) -> None:
 
     # ---- the loop --------------------------------------------------------------------------------
     for step in range(int(state.step), config.steps):
-      batch = shard_rows(next(batches), mesh)
+      batch = place_rows(next(batches), division.mesh)
       grads, sums = gradient(state.params, batch)
       state, grad_norm = update(state, grads, sums["count"])
       count = float(sums["count"])
@@ -118,7 +120,7 @@ def main(config, workdir: pathlib.Path) -> None:
       }
       done = step + 1
       if done % config.gate.every == 0 or done == config.steps:
-        metrics |= gate(agent, state.params, gate_questions, seed=config.seed, step=done)
+        metrics |= gate(agent, whole(state.params), gate_questions, seed=config.seed, step=done)
       log.write(step, metrics)
       if done % config.checkpoint_every == 0 or done == config.steps:
         checkpoint.save(

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from searchjax.data.pairs import Pair
-from searchjax.dist.mesh import data_mesh
+from searchjax.dist.mesh import make_mesh
 from searchjax.model.config import model_config
-from searchjax.model.params import init_params
+from searchjax.model.parallel import divide
+from searchjax.model.params import init_params, param_specs
 from searchjax.reward.preference import PreferenceScorer, pair_rows
 from searchjax.rollout.agent import load_chat
 
@@ -27,7 +28,8 @@ def scorer(chat, model):
   params = init_params(jax.random.key(0), model)
   params["embed"] = params["embed"] * 10
   params["value_head"] = jax.random.normal(jax.random.key(1), (24,))
-  return PreferenceScorer(params, model, chat, data_mesh(), rows=4, length=96)
+  division = divide(make_mesh(), "replicated", param_specs(model, value_head=True))
+  return PreferenceScorer(params, model, division, chat, rows=4, length=96)
 
 
 X = "Name the city of airport ABC."
@@ -50,7 +52,7 @@ def test_equal_answers_are_a_half_and_the_batch_does_not_matter(scorer):
 def test_W1_scores_are_read_at_the_end_of_each_answer_in_both_orders(chat):
   (batch,) = pair_rows(chat, [Pair(X, "Foo.", "It is Bar.", 1.0)], rows=2, length=96)
   assert batch["valid"].tolist() == [True, False]
-  for row, (first, second) in ((0, ("Foo.", "It is Bar.")), (2, ("Foo.", "It is Bar."))):
+  for row, (first, second) in ((0, ("Foo.", "It is Bar.")), (1, ("Foo.", "It is Bar."))):
     for end, answer in zip(batch["ends"][row], (first, second), strict=True):
       tokens = batch["tokens"][row]
       assert tokens[end] == chat.stop_ids[0]

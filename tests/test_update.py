@@ -5,8 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from searchjax.optim.optimizer import adamw, learning_rate
-from searchjax.optim.update import init_state, make_gradient, make_update
+from searchjax.optim.optimizer import adamw, learning_rate, muon
+from searchjax.dist.mesh import make_mesh
+from searchjax.model.config import model_config
+from searchjax.model.parallel import Division, Parallel, divide
+from searchjax.model.params import init_params, param_specs
+from searchjax.optim.update import (
+  init_state, make_gradient, make_update, round_stochastically, state_specs,
+)
 
 OPTIONS = dict(peak=0.1, warmup=2, total=10, decay="constant", b2=0.99, weight_decay=0.0, clip_norm=1e9)
 
@@ -31,6 +37,14 @@ def problem():
   return params, batch
 
 
+def one_device(params):
+  """No division at all: one device, everything whole."""
+  tree = lambda leaf: jax.tree.map(lambda _: leaf, params)
+  return Division(
+    make_mesh(devices=jax.devices()[:1]), Parallel(), tree(()), tree(jax.sharding.PartitionSpec())
+  )
+
+
 def split(batch, sizes):
   start = 0
   for n in sizes:
@@ -41,7 +55,8 @@ def split(batch, sizes):
 @pytest.mark.parametrize("sizes", [(8,), (4, 4), (1,) * 8, (2, 6)])
 def test_L3_the_split_into_micro_batches_does_not_change_the_step(problem, sizes):
   params, batch = problem
-  gradient, update = make_gradient(loss), make_update(adamw(**OPTIONS))
+  gradient = make_gradient(loss, one_device(params))
+  update = make_update(adamw(**OPTIONS))
   total, losses = None, 0.0
   for micro in split(batch, sizes):
     total, sums = gradient(params, micro, total)
@@ -60,7 +75,7 @@ def test_L3_the_split_into_micro_batches_does_not_change_the_step(problem, sizes
 
 def test_M8_nothing_counted_is_no_step(problem):
   params, batch = problem
-  grads, _ = make_gradient(loss)(params, batch)
+  grads, _ = make_gradient(loss, one_device(params))(params, batch)
   before = jax.tree.map(lambda a: np.asarray(a).copy(), params)
   state, norm = make_update(adamw(**OPTIONS))(init_state(params, adamw(**OPTIONS)), grads, 0)
   assert float(norm) == 0
@@ -97,3 +112,50 @@ def test_muon_knows_which_axes_of_every_matrix_are_summed_over():
   assert axes["attention"]["out"] == ((1, 2), (3,))          # [group | N, H | D]
   assert axes["moe"]["gate_up"] == ((3,), (4,))              # [group, layer, expert | D | F]
   assert axes["delta"]["value"] == ((2,), (3, 4))
+
+
+def test_moments_may_be_bfloat16_and_parameters_then_move_by_less_than_their_spacing(problem):
+  _, batch = problem
+  params = {"matrix": jnp.ones((30011,), jnp.bfloat16)}
+  optimizer = adamw(**OPTIONS | {"peak": 2e-4, "warmup": 0})
+  state = init_state(params, optimizer, moment_dtype="bfloat16")
+  assert all(m.dtype == jnp.bfloat16 for m in jax.tree.leaves(state.moments) if m.ndim)
+  grads = {"matrix": jnp.ones((30011,), jnp.bfloat16)}
+  state, _ = make_update(optimizer)(state, grads, 1)
+  moved = np.asarray(state.params["matrix"].astype(jnp.float32))
+  assert state.params["matrix"].dtype == jnp.bfloat16
+  # One step is 2e-4, the spacing below 1 is 2 ** -8: rounding to nearest would never move.
+  assert set(np.unique(moved).tolist()) == {1.0, 1 - 2**-8}
+  np.testing.assert_allclose(1 - moved.mean(), 2e-4, rtol=0.15)
+
+
+def test_stochastic_rounding_is_unbiased_and_keeps_what_is_exact():
+  x = jnp.full((40009,), 1.0 + 0.3 * 2**-7)
+  rounded = np.asarray(round_stochastically(jax.random.key(0), x).astype(jnp.float32))
+  assert set(np.unique(rounded).tolist()) == {1.0, 1 + 2**-7}
+  np.testing.assert_allclose(rounded.mean(), float(x[0]), atol=1e-4)
+  exact = jnp.array([0.0, -1.5, jnp.inf, jnp.nan])
+  np.testing.assert_array_equal(
+    np.asarray(round_stochastically(jax.random.key(1), exact).astype(jnp.float32)), exact
+  )
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_moments_are_divided_as_their_parameters_are(kind):
+  model = model_config("tiny", delta_key_heads=4, delta_value_heads=4)
+  options = {k: v for k, v in OPTIONS.items()}
+  optimizer = adamw(**options) if kind == "adamw" else muon(model, adam_peak=0.1, **options)
+  division = divide(make_mesh(2, 2, 1, devices=jax.devices()[:4]), "zero3", param_specs(model))
+  params = init_params(jax.random.key(0), model)
+  state = init_state(params, optimizer)
+  specs = state_specs(state, division)
+  by_shape = {}
+  for leaf, spec in zip(jax.tree.leaves(state.params), jax.tree.leaves(specs.params), strict=True):
+    by_shape.setdefault(leaf.shape, set()).add(spec)
+  divided = 0
+  for leaf, spec in zip(jax.tree.leaves(state.moments), jax.tree.leaves(specs.moments), strict=True):
+    assert spec in by_shape.get(leaf.shape, {jax.sharding.PartitionSpec()})
+    divided += any(spec)
+  # Two moments for Adam; one for Muon's matrices, two for the rest.
+  tensors = sum(any(spec) for spec in jax.tree.leaves(specs.params))
+  assert divided == 2 * tensors if kind == "adamw" else tensors <= divided < 2 * tensors

@@ -1,38 +1,78 @@
-"""The device mesh, and how batches and parameters lie on it.  HOST.
+"""The device mesh, and how parameters and batches are put on it.  HOST.
 
-Rows of a batch are split over the mesh's one axis here, parameters are whole on every device: data
-parallelism, which is all a small model needs. On a laptop the devices are virtual
-(XLA_FLAGS=--xla_force_host_platform_device_count=2), one a core.
+A mesh has the axes of `dist.sharding`: rows of a batch are divided over fsdp and expert, the
+sequence over context. On a laptop the devices are virtual
+(XLA_FLAGS=--xla_force_host_platform_device_count=2), one a core. With several processes each puts
+its own part; context comes last, so that a row's stretches lie within one process.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-
-def data_mesh() -> Mesh:
-  """All devices in a row."""
-  return Mesh(np.array(jax.devices()), ("data",))
+from searchjax.dist.sharding import MESH_AXES, ROWS
 
 
-def replicate(tree: Any, mesh: Mesh) -> Any:
-  """The tree whole on every device of the mesh."""
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+def make_mesh(
+  fsdp: int = 0, expert: int = 1, context: int = 1, *, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+  """A mesh over all devices.
+
+  Args:
+    fsdp: 0 takes what the other two leave.
+    devices: None is every device of every process.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  devices = list(devices if devices is not None else jax.devices())
+  fsdp = fsdp or len(devices) // (expert * context)
+  if fsdp * expert * context != len(devices):
+    raise ValueError(
+      f"mesh: fsdp {fsdp} × expert {expert} × context {context} is not the number of devices, "
+      f"{len(devices)}; change config.mesh"
+    )
+  return Mesh(np.array(devices).reshape(fsdp, expert, context), MESH_AXES)
 
 
-def shard_rows(batch: Any, mesh: Mesh) -> Any:
-  """A batch with its leading axis split over the mesh.
+def place(tree: Any, mesh: Mesh, specs: Any = PartitionSpec()) -> Any:
+  """Arrays known whole to every process, divided over the mesh.
+
+  Args:
+    specs: a PartitionSpec for all, or a tree of them.
+  """
+  if isinstance(specs, PartitionSpec):
+    specs = jax.tree.map(lambda _: specs, tree)
+
+  def one(array, spec):
+    sharding = NamedSharding(mesh, spec)
+    if jax.process_count() == 1:
+      return jax.device_put(array, sharding)
+    whole = np.asarray(array)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+  return jax.tree.map(one, tree, specs)
+
+
+def place_rows(batch: Any, mesh: Mesh) -> Any:
+  """A batch with its leading axis divided over the mesh; each process gives its own rows.
 
   Raises:
     ValueError: the rows do not divide by the devices.
   """
-  devices = mesh.devices.size
+  parts = mesh.shape["fsdp"] * mesh.shape["expert"]
   for name, array in batch.items():
-    if array.shape[0] % devices:
+    rows = array.shape[0] * jax.process_count()
+    if rows % parts:
       raise ValueError(
-        f"{name} has {array.shape[0]} rows, not a multiple of {devices} devices; change the "
-        f"config's rows or the number of devices"
+        f"{name} has {rows} rows, not a multiple of the {parts} that the mesh divides them into; "
+        f"change the config's rows or its mesh"
       )
-  return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+  sharding = NamedSharding(mesh, ROWS)
+  return {
+    name: jax.make_array_from_process_local_data(sharding, np.asarray(array))
+    for name, array in batch.items()
+  }

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from searchjax.model.config import ModelConfig
 from searchjax.model.layers import rms_norm, rotate
+from searchjax.model.parallel import LOCAL, Parallel
 
 # Finite, so that a row with nothing to attend to gives a uniform average instead of NaN.
 MASKED = -1e30
@@ -122,13 +123,20 @@ def _splash(q, k, v, segment_ids, *, interpret):
 def attention(
   weights: dict,
   config: ModelConfig,
-  x: Float[Array, "B T D"],
-  positions: Int[Array, "B T"],
+  x: Float[Array, "B t D"],
+  positions: Int[Array, "B t"],
   segment_ids: Int[Array, "B T"],
-) -> Float[Array, "B T D"]:
-  """The layer over packed rows; see `attend_packed`."""
+  parallel: Parallel = LOCAL,
+) -> Float[Array, "B t D"]:
+  """The layer over packed rows; see `attend_packed`.
+
+  Args:
+    x, positions: of the device's stretch of the sequence.
+    segment_ids: of the whole rows.
+  """
   q, k, v, gate = project(weights, config, x, positions)
+  q, k, v = parallel.to_heads(q), parallel.to_heads(k), parallel.to_heads(v)
   mixed = attend_packed(
     q, k, v, segment_ids, implementation=config.attention_implementation
   )
-  return merge(weights, mixed, gate)
+  return merge(weights, parallel.to_sequence(mixed), gate)

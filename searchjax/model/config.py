@@ -30,9 +30,9 @@ class ModelConfig:
     zero_centred_norm: True multiplies by (1 + w) (Qwen3.5), False by w (Qwen3).
     attention_gate: True doubles the query projection into [query | gate] per head (Qwen3.5).
     moe_dispatch: "dense" computes every expert for every token, fastest for a handful of small
-      experts; "ragged" sorts tokens by expert. Both are dropless. "capacity" gives every expert a
-      buffer of fixed size, counts what does not fit, and trains only: prefill and decode stay
-      dropless.
+      experts; "ragged" sorts tokens by expert; both leave nothing out on one device. "capacity"
+      gives every expert a buffer of fixed size. What a buffer, or on a mesh a device's sorted rows,
+      cannot hold is counted, and only in training: prefill and decode stay dropless.
     capacity_factor: size of those buffers over a perfectly even load.
     router_aux_loss_coef: weight of the balance loss in training; 0 is off.
     attention_implementation: of training rows: "reference", "splash" (the TPU kernel) or

@@ -20,12 +20,17 @@ size.
 Source   Gated DeltaNet arXiv:2412.06464; transformers modeling_qwen3_5_moe.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from searchjax.model.config import ModelConfig
+from searchjax.model.parallel import LOCAL, Parallel
 
+# Weights with one part per head, and the axis of the heads.
+PER_HEAD = {"conv_query": 1, "conv_key": 1, "conv_value": 1, "A_log": 0, "dt_bias": 0}
 # float32 products must stay float32 on TPU, where the default would round inputs to bfloat16.
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -231,15 +236,26 @@ def _mixed(weights, config, raw, tails, same_document, valid):
 def deltanet(
   weights: dict,
   config: ModelConfig,
-  x: Float[Array, "B T D"],
+  x: Float[Array, "B t D"],
   segment_ids: Int[Array, "B T"],
-) -> Float[Array, "B T D"]:
-  """The layer over packed rows, every document from a zero state; segment 0 is padding."""
-  c = config
-  B, T, _ = x.shape
+  parallel: Parallel = LOCAL,
+) -> Float[Array, "B t D"]:
+  """The layer over packed rows, every document from a zero state; segment 0 is padding.
+
+  Args:
+    x: of the device's stretch of the sequence.
+    segment_ids: of the whole rows.
+  """
+  B, T = segment_ids.shape
   valid = segment_ids > 0
-  x = jnp.where(valid[:, :, None], x, 0)
+  x = jnp.where(parallel.own_stretch(valid)[:, :, None], x, 0)
   raw = project(weights, x)
+  gate = raw.pop("gate")
+  raw = {n: parallel.to_heads(a) for n, a in raw.items()}
+  own = {n: parallel.own_heads(weights[n], axis) for n, axis in PER_HEAD.items()}
+  c = dataclasses.replace(
+    config, delta_key_heads=raw["key"].shape[2], delta_value_heads=raw["value"].shape[2]
+  )
   tails = empty_tails(c, B, x.dtype)
   earlier = jnp.stack(
     [
@@ -247,13 +263,13 @@ def deltanet(
       for j in range(c.conv_kernel)
     ]
   )
-  q, k, v, beta, g = _mixed(weights, c, raw, tails, earlier, valid)
+  q, k, v, beta, g = _mixed(own, c, raw, tails, earlier, valid)
   state = jnp.zeros((B, c.delta_value_heads, c.delta_key_size, c.delta_value_size), jnp.float32)
   nobody = jnp.full((B,), -1, segment_ids.dtype)
   out, _ = delta_chunks(
     q, k, v, beta, g, segment_ids, state, nobody, chunk_length=c.chunk_length
   )
-  return finish(weights, c, out, raw["gate"])
+  return finish(weights, config, parallel.to_sequence(out), gate)
 
 
 def empty_tails(config: ModelConfig, rows: int, dtype) -> dict:

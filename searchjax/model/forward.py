@@ -14,22 +14,29 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from searchjax.model import attention, deltanet
+from searchjax.model import attention, deltanet, heads
 from searchjax.model.cache import Cache, DecodeBuffer
 from searchjax.model.config import ModelConfig
 from searchjax.model.layers import rms_norm
 from searchjax.model.moe import Routing, moe
-from searchjax.model.params import unstack_layers
+from searchjax.model.parallel import LOCAL, Parallel
+from searchjax.model.params import param_specs, unstack_layers
+
+# What the backward pass keeps of a layer; the rest is computed again. "none" keeps everything.
+REMAT = {"none": (), "layer": (), "mixed": ("mixed",)}
 
 
 def _norm(config, x, weight):
   return rms_norm(x, weight, eps=config.norm_eps, zero_centred=config.zero_centred_norm)
 
 
-def _moe(config, weights, x, valid, replay=None):
-  y, routing = moe(weights, config, _norm(config, x, weights["norm"]), valid, replay)
+def _moe(config, weights, x, valid, replay=None, parallel=LOCAL):
+  y, routing = moe(
+    weights, config, _norm(config, x, weights["norm"]), valid, replay, parallel
+  )
   return x + y, routing
 
 
@@ -47,50 +54,75 @@ def forward(
   segment_ids: Int[Array, "B T"],
   positions: Int[Array, "B T"],
   *,
-  remat: bool = False,
+  remat: str = "none",
   replay: Int[Array, "L B T X"] | None = None,
-) -> tuple[Float[Array, "B T D"], Routing]:
+  parallel: Parallel = LOCAL,
+) -> tuple[Float[Array, "B t D"], Routing]:
   """Hidden states over packed rows.
 
   Args:
+    params: whole, or inside `jax.shard_map` a device's parts.
+    tokens, segment_ids, positions, replay: the device's rows, whole along the sequence.
     segment_ids: 1, 2, … per document in a row, 0 for padding.
     positions: index of each token in its document.
-    remat: recompute layers in the backward pass instead of keeping their activations.
+    remat: a key of REMAT: what the backward pass keeps of a layer instead of computing it again.
     replay: expert ids recorded by `prefill` and `decode`, used instead of the live choice; tokens
       whose first id is negative are routed live. See `moe.route`.
 
   Returns:
-    Final-normed hidden states, and the routing of every layer: `experts` [L B T X], `overflow` and
-    `balance` [L].
+    Final-normed hidden states of the device's stretch of the sequence, and the routing of every
+    layer: `experts` [L B t X], `overflow` and `balance` [L].
+
+  Raises:
+    ValueError: an unknown `remat`.
   """
-  valid = segment_ids > 0
+  if remat not in REMAT:
+    raise ValueError(f'remat must be one of {", ".join(REMAT)}, got "{remat}"')
+  own = parallel.own_stretch
+  valid, own_positions = own(segment_ids) > 0, own(positions)
+  axes = _layer_axes(config)
 
   def layer(kind, mixer, experts, x, replay):
+    mixer = parallel.gather(mixer, axes[kind])
     h = _norm(config, x, mixer["norm"])
     if kind == "attention":
-      x = x + attention.attention(mixer, config, h, positions, segment_ids)
+      x = x + attention.attention(mixer, config, h, own_positions, segment_ids, parallel)
     else:
-      x = x + deltanet.deltanet(mixer, config, h, segment_ids)
-    return _moe(config, experts, x, valid, replay)
+      x = x + deltanet.deltanet(mixer, config, h, segment_ids, parallel)
+    x = checkpoint_name(x, "mixed")
+    experts = parallel.gather(experts, axes["moe"])
+    return _moe(config, experts, x, valid, replay, parallel)
 
-  if remat:
-    layer = jax.checkpoint(layer, static_argnums=0)
+  if remat != "none":
+    names = REMAT[remat]
+    policy = jax.checkpoint_policies.save_only_these_names(*names) if names else None
+    layer = jax.checkpoint(layer, static_argnums=0, policy=policy)
 
   stack = lambda routings: jax.tree.map(lambda *leaves: jnp.stack(leaves), *routings)
-  x = params["embed"][tokens]
+  if replay is not None:
+    replay = jnp.moveaxis(own(jnp.moveaxis(replay, 0, 2)), 2, 0)
+  x = heads.embed(params, config, own(tokens), parallel=parallel)
   if config.scan_layers:
     last = config.full_attention_interval - 1
 
     def group(x, scanned):
       stacked, replay = scanned
+      at = lambda tree, i: jax.tree.map(lambda a: a[i], tree)
       routings = []
-      for i in range(config.full_attention_interval):
-        at = lambda tree, i=i: jax.tree.map(lambda a: a[i], tree)
-        mixer = stacked["attention"] if i == last else at(stacked["delta"])
-        kind = "attention" if i == last else "delta"
-        x, routing = layer(kind, mixer, at(stacked["moe"]), x, at(replay))
+      if last:
+        # The like layers of a group are scanned too: one body a kind to compile.
+        deltas = (stacked["delta"], jax.tree.map(lambda a: a[:last], (stacked["moe"], replay)))
+
+        def delta(x, scanned):
+          mixer, (experts, replay) = scanned
+          return layer("delta", mixer, experts, x, replay)
+
+        x, routing = jax.lax.scan(delta, x, deltas)
         routings.append(routing)
-      return x, stack(routings)
+      x, routing = layer("attention", stacked["attention"], at(stacked["moe"], last), x,
+                         at(replay, last))
+      routings.append(jax.tree.map(lambda a: a[None], routing))
+      return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *routings)
 
     stacked = {k: params[k] for k in ("attention", "moe", "delta") if k in params}
     if replay is not None:
@@ -100,11 +132,19 @@ def forward(
   else:
     routings = []
     for i, weights in enumerate(unstack_layers(params, config)):
-      own = None if replay is None else replay[i]
-      x, routing = layer(weights["kind"], weights["mixer"], weights["moe"], x, own)
+      own_replay = None if replay is None else replay[i]
+      x, routing = layer(weights["kind"], weights["mixer"], weights["moe"], x, own_replay)
       routings.append(routing)
     routing = stack(routings)
   return _norm(config, x, params["final_norm"]), routing
+
+
+def _layer_axes(config):
+  """Logical axes of one layer's parameters, by kind."""
+  specs = param_specs(config)
+  cut = lambda spec: tuple(a for a in spec.axes if a not in ("groups", "layers"))
+  kinds = [k for k in ("attention", "delta", "moe") if k in specs]
+  return {k: {name: cut(spec) for name, spec in specs[k].items()} for k in kinds}
 
 
 def prefill(

@@ -239,8 +239,8 @@ def _interval(text, layers):
   for i, got in enumerate(types):
     if got != _layer_type(i, found):
       raise ValueError(
-        f"config.json: layer_types must repeat {found - 1} linear_attention and one full_attention; "
-        f"layer {i} is {got!r}"
+        f"config.json: layer_types must repeat {found - 1} linear_attention and one "
+        f"full_attention; layer {i} is {got!r}"
       )
   if interval is not None and interval != found:
     raise ValueError(

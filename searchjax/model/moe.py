@@ -6,6 +6,8 @@
 
 Ties in the top-X go to the lowest expert id, on every side.
 
+On a mesh a device holds E of the experts and computes them for its whole expert group's tokens.
+
 Letters  B rows, T tokens, D model width, E experts, X experts per token, F expert width, U buffer
 rows of one expert.
 Source   transformers modeling_qwen3_5_moe; balance arXiv:2101.03961 eq. 4-6, with X choices a token
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from searchjax.model.config import ModelConfig
+from searchjax.model.parallel import LOCAL, Parallel
 
 
 @flax.struct.dataclass
@@ -30,6 +33,8 @@ class Routing:
     experts: int32 [B T X], the expert ids used, best first where they were chosen live.
     overflow: int32, (token, expert) pairs of real tokens left out for want of capacity.
     balance: float32, the balance term of the real tokens; 0 when there are none.
+
+  On a mesh both are a device's share, to be added up.
   """
 
   experts: Array
@@ -69,16 +74,21 @@ def route(
 
 
 def balance(
-  logits: Float[Array, "T E"], experts: Int[Array, "T X"], valid: Bool[Array, "T"]
+  logits: Float[Array, "T E"],
+  experts: Int[Array, "T X"],
+  valid: Bool[Array, "T"],
+  parallel: Parallel = LOCAL,
 ) -> Float[Array, ""]:
-  """The balance term; gradients flow through the probabilities only. Padding counts nowhere."""
+  """The balance term; gradients flow through the probabilities only. Padding counts nowhere.
+
+  On a mesh: the device's summand, its own probabilities against everybody's load.
+  """
   E = logits.shape[-1]
-  real = valid.astype(jnp.float32)
-  tokens = jnp.maximum(jnp.sum(real), 1.0)
-  chosen = jnp.sum(jax.nn.one_hot(experts, E, dtype=jnp.float32), axis=1)
-  load = jnp.einsum("TE,T->E", chosen, real) / tokens
-  probability = jnp.einsum("TE,T->E", jax.nn.softmax(logits, axis=-1), real) / tokens
-  return E * jnp.sum(load * probability)
+  counts = jnp.bincount(jnp.where(valid[:, None], experts, E).reshape(-1), length=E + 1)[:E]
+  tokens, counts = parallel.total((jnp.sum(valid), counts))
+  tokens = jnp.maximum(tokens.astype(jnp.float32), 1.0)
+  mass = jnp.einsum("TE,T->E", jax.nn.softmax(logits, axis=-1), valid.astype(jnp.float32))
+  return E * jnp.sum(counts.astype(jnp.float32) / tokens * mass / tokens)
 
 
 def balance_loss(config: ModelConfig, routing: Routing) -> Float[Array, ""]:
@@ -96,34 +106,49 @@ def dense_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   return jnp.einsum("TEF,EFD->TD", hidden, weights["down"])
 
 
-def ragged_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
-  """Tokens sorted by expert, one grouped matmul a projection."""
+def ragged_experts(
+  weights: dict, x: Array, w: Array, experts: Array, rows: int
+) -> tuple[Array, Array]:
+  """Tokens sorted by expert, one grouped matmul a projection.
+
+  Args:
+    experts: int32 [T X]; ids from E on are no expert here.
+    rows: of the sorted buffer; T · X leaves nothing out.
+
+  Returns:
+    Outputs, and the number of (token, expert) pairs left out.
+  """
   T, X = experts.shape
   E = weights["gate_up"].shape[0]
-  order = jnp.argsort(experts.reshape(-1), stable=True)
-  counts = jnp.bincount(experts.reshape(-1), length=E).astype(jnp.int32)
-  rows = x[order // X]
-  hidden = jax.lax.ragged_dot(rows, weights["gate_up"], counts)
+  wanted = jnp.minimum(experts.reshape(-1), E)
+  order = jnp.argsort(wanted, stable=True)[:rows]
+  ends = jnp.cumsum(jnp.bincount(wanted, length=E + 1)[:E]).astype(jnp.int32)
+  held = jnp.minimum(ends, rows)
+  counts = jnp.diff(held, prepend=0)
+  source = jnp.where(jnp.arange(rows) < held[-1], order // X, T)
+  hidden = jax.lax.ragged_dot(_take(x, source), weights["gate_up"], counts)
   gate, up = jnp.split(hidden, 2, axis=-1)
   out = jax.lax.ragged_dot(jax.nn.silu(gate) * up, weights["down"], counts)
-  out = out * w.reshape(-1)[order][:, None].astype(out.dtype)
-  return jnp.zeros((T * X, x.shape[1]), out.dtype).at[order].set(out).reshape(T, X, -1).sum(axis=1)
+  return _give_back(out, w.reshape(-1)[order], source, T), ends[-1] - held[-1]
 
 
 def capacity_experts(
-  weights: dict, x: Array, w: Array, experts: Array, valid: Array, rows: int
+  weights: dict, x: Array, w: Array, experts: Array, rows: int
 ) -> tuple[Array, Array]:
   """Every expert computes a buffer of `rows` tokens: shapes, and so shards, do not depend on x.
 
-  First choices are seated before second ones, earlier tokens before later ones; padding takes no
-  seat. What finds none adds nothing to its token.
+  First choices are seated before second ones, earlier tokens before later ones. What finds no seat
+  adds nothing to its token.
+
+  Args:
+    experts: int32 [T X]; ids from E on are no expert here and take no seat.
 
   Returns:
     Outputs, and the number of (token, expert) pairs left out.
   """
   T, X = experts.shape
   E, D, _ = weights["gate_up"].shape
-  wanted = jnp.where(valid[:, None], experts, E).T.reshape(-1)
+  wanted = jnp.minimum(experts, E).T.reshape(-1)
   order = jnp.argsort(wanted, stable=True)
   counts = jnp.bincount(wanted, length=E + 1)
   ahead = jnp.cumsum(counts) - counts
@@ -131,13 +156,25 @@ def capacity_experts(
   rank = jnp.zeros_like(rank).at[order].set(rank)
   seated = (rank < rows) & (wanted < E)
   seat = jnp.where(seated, wanted * rows + rank, E * rows)
-  buffer = jnp.zeros((E * rows, D), x.dtype).at[seat].set(jnp.tile(x, (X, 1)), mode="drop")
-  hidden = jnp.einsum("EUD,EDF->EUF", buffer.reshape(E, rows, D), weights["gate_up"])
+  token = jnp.tile(jnp.arange(T, dtype=jnp.int32), X)
+  source = jnp.full((E * rows,), T, jnp.int32).at[seat].set(token, mode="drop")
+  weight = jnp.zeros((E * rows,), w.dtype).at[seat].set(w.T.reshape(-1), mode="drop")
+  hidden = jnp.einsum("EUD,EDF->EUF", _take(x, source).reshape(E, rows, D), weights["gate_up"])
   gate, up = jnp.split(hidden, 2, axis=-1)
   out = jnp.einsum("EUF,EFD->EUD", jax.nn.silu(gate) * up, weights["down"])
-  out = out.reshape(E * rows, D).at[seat].get(mode="fill", fill_value=0)
-  out = (out * w.T.reshape(-1, 1).astype(out.dtype)).reshape(X, T, D).sum(axis=0)
+  out = _give_back(out.reshape(E * rows, D), weight, source, T)
   return out, jnp.sum((wanted < E) & ~seated, dtype=jnp.int32)
+
+
+def _take(x, source):
+  """Rows of x by token; zeros where there is none."""
+  return x.at[source].get(mode="fill", fill_value=0)
+
+
+def _give_back(rows, weight, source, tokens):
+  """Weighted buffer rows added to their tokens, in the buffer's order."""
+  rows = rows * weight[:, None].astype(rows.dtype)
+  return jnp.zeros((tokens, rows.shape[1]), rows.dtype).at[source].add(rows, mode="drop")
 
 
 def capacity(config: ModelConfig, tokens: int) -> int:
@@ -152,10 +189,12 @@ def moe(
   x: Float[Array, "B T D"],
   valid: Bool[Array, "B T"],
   replay: Int[Array, "B T X"] | None = None,
+  parallel: Parallel = LOCAL,
 ) -> tuple[Float[Array, "B T D"], Routing]:
   """The expert layer.
 
   Args:
+    weights: of whole tensors but for the experts, of which a device holds its own.
     valid: False at padding, which takes no capacity and no part in the balance.
     replay: as in `route`.
 
@@ -167,19 +206,33 @@ def moe(
   if replay is not None:
     replay = replay.reshape(B * T, -1)
   w, experts = route(weights["router"], flat, config.experts_per_token, replay)
-  overflow = jnp.zeros((), jnp.int32)
-  if config.moe_dispatch == "capacity":
-    rows = capacity(config, B * T)
-    y, overflow = capacity_experts(weights, flat, w, experts, valid, rows)
-  elif config.moe_dispatch == "dense":
-    y = dense_experts(weights, flat, w, experts)
-  else:
-    y = ragged_experts(weights, flat, w, experts)
+  y, overflow = _experts(weights, config, flat, w, experts, valid, parallel)
   if config.shared_expert_size:
     gate, up = jnp.split(flat @ weights["shared_gate_up"], 2, axis=-1)
     shared = (jax.nn.silu(gate) * up) @ weights["shared_down"]
     y = y + jax.nn.sigmoid(flat @ weights["shared_gate"])[:, None] * shared
   # The router's product a second time, in the text only: the compiler merges it with `route`'s.
   logits = router_logits(weights["router"], flat)
-  routing = Routing(experts.reshape(B, T, -1), overflow, balance(logits, experts, valid))
-  return y.reshape(B, T, D), routing
+  term = balance(logits, experts, valid, parallel)
+  return y.reshape(B, T, D), Routing(experts.reshape(B, T, -1), overflow, term)
+
+
+def _experts(weights, config, x, w, experts, valid, parallel):
+  """Sum over the experts of all devices, by each device's own for the expert group's tokens."""
+  held = weights["gate_up"].shape[0]
+  own = experts
+  if parallel.divided("experts"):
+    x, w, own, valid = (parallel.share(a) for a in (x, w, experts, valid))
+    own = own - parallel.first("experts", held)
+    own = jnp.where((own >= 0) & (own < held), own, held)
+  seats = jnp.where(valid[:, None], own, held)
+  if config.moe_dispatch == "dense":
+    y, overflow = dense_experts(weights, x, w, own), jnp.zeros((), jnp.int32)
+  elif config.moe_dispatch == "capacity":
+    y, overflow = capacity_experts(weights, x, w, seats, capacity(config, x.shape[0]))
+  else:
+    rows = seats.size
+    if parallel.divided("experts"):
+      rows = min(rows, math.ceil(config.capacity_factor * rows / parallel.expert))
+    y, overflow = ragged_experts(weights, x, w, seats, rows)
+  return (parallel.unshare(y) if parallel.divided("experts") else y), overflow

@@ -23,7 +23,7 @@ from searchjax.model.config import ModelConfig
 class ParamSpec:
   """Attributes:
     shape: stacked shape.
-    axes: one logical axis name a dimension; None is never sharded.
+    axes: one logical axis name a dimension; None is never divided (see dist.sharding).
     init: "normal" (std fan_in ** -0.5), "embed" (std 0.02), "zeros", "ones" or "decay"
       (log of U(0.01, 16), the DeltaNet's A_log).
     fan_in: inputs summed per output, for "normal".
@@ -37,8 +37,11 @@ class ParamSpec:
   dtype: str
 
 
-def param_specs(config: ModelConfig) -> dict:
+def param_specs(config: ModelConfig, *, value_head: bool = False) -> dict:
   """The tree of ParamSpec for a config.
+
+  Args:
+    value_head: with the preference model's scalar head.
 
   A_log, dt_bias and the gated norm stay float32 whatever `param_dtype` is: rounding A_log to
   bfloat16 changes the decay by up to 0.7 %.
@@ -57,38 +60,38 @@ def param_specs(config: ModelConfig) -> dict:
 
   spec = stacked((c.num_groups,), ("groups",))
   attention = {
-    "norm": spec((D,), ("embed",), norm),
+    "norm": spec((D,), (None,), norm),
     "query": spec((D, N, query_size), ("embed", "heads", None), fan_in=D),
     "key": spec((D, K, H), ("embed", "kv_heads", None), fan_in=D),
     "value": spec((D, K, H), ("embed", "kv_heads", None), fan_in=D),
     "query_norm": spec((H,), (None,), norm),
     "key_norm": spec((H,), (None,), norm),
-    "out": spec((N, H, D), ("heads", None, "embed"), fan_in=N * H),
+    "out": spec((N, H, D), ("out_heads", "out_size", None), fan_in=N * H),
   }
   spec = stacked((c.num_groups, c.full_attention_interval), ("groups", "layers"))
   moe = {
-    "norm": spec((D,), ("embed",), norm),
+    "norm": spec((D,), (None,), norm),
     "router": spec((D, E), ("embed", None), fan_in=D),
-    "gate_up": spec((E, D, 2 * F), ("experts", "embed", None), fan_in=D),
+    "gate_up": spec((E, D, 2 * F), ("experts", "expert_embed", None), fan_in=D),
     "down": spec((E, F, D), ("experts", "expert_width", None), fan_in=F),
   }
   if S:
     moe |= {
-      "shared_gate_up": spec((D, 2 * S), ("embed", "shared_width"), fan_in=D),
-      "shared_down": spec((S, D), ("shared_width", "embed"), fan_in=S),
-      "shared_gate": spec((D,), ("embed",), fan_in=D),
+      "shared_gate_up": spec((D, 2 * S), ("embed", None), fan_in=D),
+      "shared_down": spec((S, D), ("shared_width", None), fan_in=S),
+      "shared_gate": spec((D,), (None,), fan_in=D),
     }
   top = stacked((), ())
   tree = {
-    "embed": top((V, D), ("vocab", "embed"), "embed"),
+    "embed": top((V, D), ("vocab", "vocab_embed"), "embed"),
     "attention": attention,
     "moe": moe,
-    "final_norm": top((D,), ("embed",), norm),
+    "final_norm": top((D,), (None,), norm),
   }
   if c.deltas_per_group:
     spec = stacked((c.num_groups, c.deltas_per_group), ("groups", "layers"))
     tree["delta"] = {
-      "norm": spec((D,), ("embed",), norm),
+      "norm": spec((D,), (None,), norm),
       "query": spec((D, A, P), ("embed", "delta_heads", None), fan_in=D),
       "key": spec((D, A, P), ("embed", "delta_heads", None), fan_in=D),
       "value": spec((D, M, R), ("embed", "delta_heads", None), fan_in=D),
@@ -101,10 +104,12 @@ def param_specs(config: ModelConfig) -> dict:
       "A_log": spec((M,), ("delta_heads",), "decay", dtype="float32"),
       "dt_bias": spec((M,), ("delta_heads",), "ones", dtype="float32"),
       "out_norm": spec((R,), (None,), "ones", dtype="float32"),
-      "out": spec((M, R, D), ("delta_heads", None, "embed"), fan_in=M * R),
+      "out": spec((M, R, D), ("out_heads", "out_size", None), fan_in=M * R),
     }
   if not c.tie_embeddings:
-    tree["head"] = top((D, V), ("embed", "vocab"), fan_in=D)
+    tree["head"] = top((D, V), ("vocab_embed", "vocab"), fan_in=D)
+  if value_head:
+    tree["value_head"] = top((D,), (None,), "zeros", dtype="float32")
   return tree
 
 

@@ -8,26 +8,36 @@ thinking, no tool traffic); its scalars at the end of each answer give Δ in tha
 
 from collections.abc import Sequence
 
-import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from searchjax.data.chat import ChatFormat
 from searchjax.data.pairs import Pair, encode_pair
-from searchjax.dist.mesh import replicate, shard_rows
+from searchjax.dist.mesh import place_rows
 from searchjax.model import forward, heads
 from searchjax.model.config import ModelConfig
+from searchjax.model.parallel import LOCAL, Division, Parallel, make_row_function
 from searchjax.objective.bradley_terry import preference_probability
 
 
-def pair_deltas(params, model: ModelConfig, tokens, segment_ids, ends):
-  """Δ of each row: the scalar at ends[:, 0] minus the one at ends[:, 1]; float32 [B]."""
-  positions = jax.numpy.broadcast_to(
-    jax.numpy.arange(tokens.shape[1], dtype=jax.numpy.int32), tokens.shape
+def pair_deltas(params, model: ModelConfig, batch: dict, parallel: Parallel = LOCAL, **settings):
+  """Δ(x, y_a, y_b) and Δ(x, y_b, y_a) of the pairs of a batch from `pair_rows`.
+
+  Args:
+    settings: of `model.forward.forward`.
+
+  Returns:
+    Two float32 [pairs].
+  """
+  tokens = batch["tokens"]
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+  hidden, _ = forward.forward(
+    params, model, tokens, batch["segment_ids"], positions, parallel=parallel, **settings
   )
-  hidden, _ = forward.forward(params, model, tokens, segment_ids, positions)
-  s = heads.scores(params, hidden, ends)
-  return s[:, 0] - s[:, 1]
+  s = heads.scores(params, hidden, batch["ends"], parallel=parallel)
+  # encode_pair always subtracts second from first; the equation's second term is turned round.
+  first_minus_second = (s[:, 0] - s[:, 1]).reshape(-1, 2)
+  return first_minus_second[:, 0], -first_minus_second[:, 1]
 
 
 def pair_rows(
@@ -36,9 +46,9 @@ def pair_rows(
   """Batches of `rows` pairs in both orders.
 
   Returns:
-    Per batch: "tokens", "segment_ids" [2 rows, T] (the first half in the given order, the second
-    swapped), "ends" [2 rows, 2], "label" and "valid" [rows]; the last batch is filled with invalid
-    rows.
+    Per batch: "tokens", "segment_ids" [2 rows, T] (a pair's two rows beside each other, the given
+    order first), "ends" [2 rows, 2], "label" and "valid" [rows]; the last batch is filled with
+    invalid rows.
 
   Raises:
     ValueError: a pair longer than `length`.
@@ -46,8 +56,8 @@ def pair_rows(
   batches = []
   for start in range(0, len(pairs), rows):
     chunk = pairs[start : start + rows]
-    tokens = np.full((2, rows, length), chat.pad_id, np.int32)
-    segments, ends = np.zeros((2, rows, length), np.int32), np.zeros((2, rows, 2), np.int32)
+    tokens = np.full((rows, 2, length), chat.pad_id, np.int32)
+    segments, ends = np.zeros((rows, 2, length), np.int32), np.zeros((rows, 2, 2), np.int32)
     label, valid = np.full(rows, 0.5, np.float32), np.zeros(rows, bool)
     for i, pair in enumerate(chunk):
       label[i], valid[i] = pair.label, True
@@ -58,8 +68,8 @@ def pair_rows(
             f"a pair of {len(ids)} tokens does not fit the preference model's {length}; raise "
             f"pair_length or lower limits.turn_tokens"
           )
-        tokens[order, i, : len(ids)], segments[order, i, : len(ids)] = ids, 1
-        ends[order, i] = first, second
+        tokens[i, order, : len(ids)], segments[i, order, : len(ids)] = ids, 1
+        ends[i, order] = first, second
     batches.append(
       {
         "tokens": tokens.reshape(-1, length), "segment_ids": segments.reshape(-1, length),
@@ -73,21 +83,23 @@ class PreferenceScorer:
   """P̄ of answers against references, remembering every pair it has scored.
 
   Args:
-    mesh: rows of a batch are split over it.
+    params, model, division: as from `load_policy`.
     rows: pairs of a batch.
     length: tokens of a row.
   """
 
   def __init__(
-    self, params, model: ModelConfig, chat: ChatFormat, mesh: Mesh, *, rows: int, length: int
+    self, params, model: ModelConfig, division: Division, chat: ChatFormat, *, rows: int,
+    length: int,
   ):
-    self._params, self._mesh = replicate(params, mesh), mesh
+    self._params, self._mesh = params, division.mesh
     self._chat, self._rows, self._length = chat, rows, length
     self._known: dict[tuple[str, str, str], float] = {}
-    self._deltas = jax.jit(
-      lambda params, tokens, segment_ids, ends: pair_deltas(
-        params, model, tokens, segment_ids, ends
-      )
+    self._probability = make_row_function(
+      lambda params, batch: preference_probability(
+        *pair_deltas(params, model, batch, division.parallel)
+      ),
+      division,
     )
 
   def score(self, pairs: Sequence[tuple[str, str, str]]) -> np.ndarray:
@@ -103,11 +115,7 @@ class PreferenceScorer:
       range(0, len(new), self._rows),
       strict=True,
     ):
-      rows = {n: batch[n] for n in ("tokens", "segment_ids", "ends")}
-      deltas = np.asarray(self._deltas(self._params, **shard_rows(rows, self._mesh)))
-      # encode_pair always subtracts second from first; the equation's second term is turned round.
-      forward_order, swapped = deltas[: self._rows], -deltas[self._rows :]
-      p = np.asarray(preference_probability(forward_order, swapped))
+      p = np.asarray(self._probability(self._params, place_rows(batch, self._mesh)))
       self._known.update(
         {key: float(p[i]) for i, key in enumerate(new[start : start + self._rows])}
       )

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from searchjax.data.chat import ChatFormat, template_style
 from searchjax.data.tokenizer import load_tokenizer, stored_template
 from searchjax.dist import checkpoint
+from searchjax.dist.mesh import make_mesh
 from searchjax.model.config import ModelConfig, model_config
-from searchjax.model.params import init_params
+from searchjax.model.parallel import Division, divide
+from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.group import collect_groups
@@ -106,6 +109,13 @@ def new_model(section: Mapping, chat: ChatFormat) -> ModelConfig:
   return model_config(fields.pop("preset"), real_vocab_size=chat.vocab_size, **fields)
 
 
+def new_division(section: Mapping, model: ModelConfig, *, value_head: bool = False) -> Division:
+  """How a config's `mesh` section divides a model over all devices."""
+  sizes = dict(section)
+  layout = sizes.pop("layout")
+  return divide(make_mesh(**sizes), layout, param_specs(model, value_head=value_head))
+
+
 def save_policy(folder, step: int, params: dict, model: ModelConfig) -> None:
   """Writes a finished stage's parameters, alone, with the sizes they belong to."""
   directory = f"{folder}/policy"
@@ -113,8 +123,10 @@ def save_policy(folder, step: int, params: dict, model: ModelConfig) -> None:
     checkpoint.save(directory, step, params, {"model": dataclasses.asdict(model)}, keep=1)
 
 
-def load_policy(folder, value_head: bool = False) -> tuple[dict, ModelConfig]:
-  """Parameters and model that `save_policy` wrote.
+def load_policy(
+  folder, section: Mapping, *, value_head: bool = False
+) -> tuple[dict, ModelConfig, Division]:
+  """Parameters and model that `save_policy` wrote, divided as a config's `mesh` section says.
 
   Args:
     value_head: the stage is a preference model.
@@ -124,7 +136,12 @@ def load_policy(folder, value_head: bool = False) -> tuple[dict, ModelConfig]:
   """
   directory = f"{folder}/policy"
   model = ModelConfig(**checkpoint.read_meta(directory)["model"])
-  shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
-  if value_head:
-    shapes["value_head"] = jax.ShapeDtypeStruct((model.hidden_size,), "float32")
-  return checkpoint.restore(directory, shapes)[0], model
+  division = new_division(section, model, value_head=value_head)
+  template = jax.tree.map(
+    lambda spec, part: jax.ShapeDtypeStruct(
+      spec.shape, spec.dtype, sharding=NamedSharding(division.mesh, part)
+    ),
+    param_specs(model, value_head=value_head), division.specs,
+    is_leaf=lambda x: isinstance(x, ParamSpec),
+  )
+  return checkpoint.restore(directory, template)[0], model, division

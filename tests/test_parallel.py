@@ -1,0 +1,132 @@
+"""The same numbers on any mesh: losses, log-probs and every gradient of SFT, RM and GRPO steps.
+
+Eight virtual devices against one; packed rows, expert buffers large enough to leave nothing out.
+The difference is the l2 norm over the parameter, relative to the gradient's. `pytest -m slow`
+compares every stage on every mesh.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+MESHES = ((8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 2, 2))
+QUICK = {"sft": ((2, 2, 2),), "rm": (), "grpo": ((1, 8, 1),)}
+DISPATCH = {"sft": "ragged", "rm": "capacity", "grpo": "dense"}
+
+
+def report(meshes):
+  """One line an array: stage, mesh, dispatch, relative difference, which."""
+  import jax.numpy as jnp
+
+  from searchjax.dist.mesh import make_mesh, place, place_rows
+  from searchjax.model.config import model_config
+  from searchjax.model.parallel import divide
+  from searchjax.model.params import init_params, param_specs
+  from searchjax.optim.update import make_gradient
+  from searchjax.train_grpo import grpo_loss
+  from searchjax.train_rm import rm_loss
+  from searchjax.train_sft import sft_loss
+
+  B, T = 8, 24
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(1, 61, (B, T)).astype(np.int32)
+  segments = np.ones((B, T), np.int32)
+  segments[:, 13:], segments[3, 21:], segments[5, 7:] = 2, 0, 3
+  positions = np.zeros((B, T), np.int32)
+  for row, ids in zip(positions, segments, strict=True):
+    for t in range(1, T):
+      row[t] = row[t - 1] + 1 if ids[t] == ids[t - 1] else 0
+  packed = dict(tokens=tokens, segment_ids=segments, positions=positions,
+                loss_mask=(segments > 0) & (positions > 0))
+  lengths = rng.integers(9, T, B).astype(np.int32)
+  mask = (np.arange(T) >= 3) & (np.arange(T) < lengths[:, None])
+  rollouts = dict(
+    tokens=tokens, mask=mask, logp=np.where(mask, -3.0, 0.0).astype(np.float32),
+    advantage=rng.normal(size=B).astype(np.float32), valid=np.arange(B) != 6, lengths=lengths,
+  )
+  # The preference model reads 2 rows a pair, so 16 rows.
+  pairs = dict(
+    tokens=np.concatenate([tokens, tokens[::-1]]), segment_ids=np.ones((16, T), np.int32),
+    ends=np.tile(np.array([[11, 23]], np.int32), (16, 1)),
+    label=np.tile(np.array([1, 0.5, 0, 1], np.float32), 2), valid=np.arange(8) != 5,
+  )
+
+  def compare(stage, meshes, **changes):
+    dispatch = DISPATCH[stage]
+    model = model_config(
+      "tiny", hidden_size=32, num_layers=2, full_attention_interval=2, num_query_heads=8,
+      num_kv_heads=1, head_size=16, rotary_dims=8, num_experts=8, experts_per_token=3,
+      expert_size=16, shared_expert_size=16, vocab_size=64, real_vocab_size=61, delta_key_heads=4,
+      delta_value_heads=8, delta_key_size=8, delta_value_size=8, chunk_length=8,
+      moe_dispatch=dispatch, capacity_factor=8.0, tie_embeddings=False, **changes,
+    )
+    params = init_params(jax.random.key(0), model)
+    if stage == "rm":
+      params["value_head"] = jnp.cos(jnp.arange(32, dtype=jnp.float32))
+    # Larger activations, so that no gradient is a small difference of large terms.
+    params["embed"] = params["embed"] * 50
+    batch = {"sft": packed, "rm": pairs, "grpo": rollouts}[stage]
+    want = None
+    for mesh in ((1, 1, 1), *meshes):
+      division = divide(
+        make_mesh(*mesh, devices=jax.devices()[: int(np.prod(mesh))]),
+        "zero3" if max(mesh) > 1 else "replicated", param_specs(model, value_head=stage == "rm"),
+      )
+      loss = {
+        "sft": lambda p: sft_loss(model, p, remat="layer"),
+        "rm": lambda p: rm_loss(model, p, remat="mixed"),
+        "grpo": lambda p: grpo_loss(
+          model, p, temperature=0.7, strategy="token_is", truncate_at=None, remat="layer"
+        ),
+      }[stage](division.parallel)
+      grads, sums = make_gradient(loss, division)(
+        place(params, division.mesh, division.specs), place_rows(batch, division.mesh)
+      )
+      got = jax.tree.map(lambda a: np.asarray(a, np.float64), (grads, sums))
+      if want is None:
+        want = got
+        continue
+      difference = jax.tree.map(
+        lambda a, b: np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-12), want, got
+      )
+      for path, value in jax.tree_util.tree_leaves_with_path(difference):
+        print(stage, "x".join(map(str, mesh)), dispatch, f"{value:.2e}",
+              jax.tree_util.keystr(path), flush=True)
+
+  for stage, chosen in meshes.items():
+    if chosen:
+      compare(stage, chosen, scan_layers=stage != "rm")
+
+
+def lines(meshes):
+  # Eight devices: the tests' own process has four.
+  environment = os.environ | {
+    "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path),
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=1",
+  }
+  code = f"import test_parallel; test_parallel.report({meshes!r})"
+  done = subprocess.run(
+    [sys.executable, "-c", code], env=environment, cwd=pathlib.Path(__file__).parent,
+    capture_output=True, text=True, timeout=1800,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+  "meshes", [QUICK, pytest.param(dict.fromkeys(QUICK, MESHES), marks=pytest.mark.slow)],
+  ids=["some", "all"],
+)
+def test_losses_and_gradients_do_not_depend_on_the_mesh(meshes):
+  rows = lines(meshes)
+  assert len({(r[0], r[1]) for r in rows}) == sum(map(len, meshes.values()))
+  for stage, mesh, dispatch, worst, where in rows:
+    # Queries and keys of DeltaNet are normalised: their gradients are small differences.
+    noisy = "delta" in where and any(name in where for name in ("query", "key"))
+    limit = 3e-5 if noisy else 1e-5
+    assert float(worst) <= limit, f"{stage} on {mesh}, {dispatch}: {worst} at {where}"
