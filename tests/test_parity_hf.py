@@ -28,7 +28,7 @@ def measured(request):
 
 
 def test_values_and_gradients_equal_transformers(measured):
-  """Every layer, hidden states, logits, experts, loss; every parameter's gradient in every layer."""
+  """Every layer, hidden states, logits, experts, loss; every gradient of every layer."""
   _, rows = measured
   for what, error, tolerance in rows:
     assert error <= tolerance, what
