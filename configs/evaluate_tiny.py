@@ -18,6 +18,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = ""
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  c.compute = ConfigDict(dict(remat="none"))
   c.prices = ""
   c.budgets = tuple(range(11))
   c.budget_questions = 96

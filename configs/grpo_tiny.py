@@ -32,8 +32,12 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = ""
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  c.compute = ConfigDict(dict(remat="none"))
+  c.moment_dtype = "float32"
   c.optimizer = ConfigDict(
-    dict(peak=5e-4, warmup=3, decay="constant", b2=0.98, weight_decay=0.0, clip_norm=1.0)
+    dict(
+      kind="adamw", peak=5e-4, warmup=3, decay="constant", b2=0.98, weight_decay=0.0, clip_norm=1.0
+    )
   )
   c.advantage = ConfigDict(dict(divide_by_std=True, eps=0.05))
   c.reward = ConfigDict(

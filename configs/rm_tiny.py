@@ -21,9 +21,13 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = ""
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  c.compute = ConfigDict(dict(remat="none"))
+  c.moment_dtype = "float32"
   c.corpus = ""
   c.optimizer = ConfigDict(
-    dict(peak=1e-3, warmup=10, decay="cosine", b2=0.98, weight_decay=0.1, clip_norm=1.0)
+    dict(
+      kind="adamw", peak=1e-3, warmup=10, decay="cosine", b2=0.98, weight_decay=0.1, clip_norm=1.0
+    )
   )
   c.data = ConfigDict(
     dict(

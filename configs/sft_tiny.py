@@ -17,14 +17,18 @@ def get_config(variant: str = "") -> ConfigDict:
   c.keep_checkpoints = 1
   c.checkpoint_every = 400
   c.tokenizer = ""
+  c.init = ""  # a policy's folder to start from; "" draws new parameters
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  c.compute = ConfigDict(dict(remat="none"))
+  c.moment_dtype = "float32"
   # Layers alternate DeltaNet and attention; 4 is Qwen3.5's pattern of 3 to 1.
   c.model = ConfigDict(dict(preset="tiny", full_attention_interval=2))
   c.batch = ConfigDict(dict(rows=6, length=256))
   c.optimizer = ConfigDict(
     dict(
-      peak=0.03, adam_peak=6e-3, warmup=80, decay="cosine", b2=0.98, weight_decay=0.1, clip_norm=1.0
+      kind="muon", peak=0.03, adam_peak=6e-3, warmup=80, decay="cosine", b2=0.98,
+      weight_decay=0.1, clip_norm=1.0,
     )
   )
   c.data = ConfigDict(

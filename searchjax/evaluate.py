@@ -31,9 +31,12 @@ from searchjax.train_sft import load_questions
 def main(config, workdir: pathlib.Path) -> None:
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  sft, model, division = load_policy(find_stage(workdir, "sft"), config.mesh)
-  rl, _, _ = load_policy(find_stage(workdir, "grpo"), config.mesh)
-  rm = load_policy(find_stage(workdir, "rm"), config.mesh, value_head=True)
+  load = lambda stage, **settings: load_policy(
+    find_stage(workdir, stage), config.mesh, compute=config.compute, **settings
+  )
+  sft, model, division = load("sft")
+  rl, _, _ = load("grpo")
+  rm = load("rm", value_head=True)
   base = place(init_params(jax.random.key(config.seed), model), division.mesh, division.specs)
   whole = make_whole(division)
   policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}

@@ -25,7 +25,7 @@ from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.objective.advantage import group_advantage, group_composition
 from searchjax.objective.mismatch import kl_estimates, largest_ratio
 from searchjax.objective.policy import grpo_objective_sum, with_value
-from searchjax.optim.optimizer import adamw
+from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import total_reward
@@ -37,8 +37,7 @@ from searchjax.train_sft import load_questions
 
 
 def grpo_loss(
-  model, parallel=LOCAL, *, temperature: float, strategy: str, truncate_at: float | None,
-  remat: str = "none",
+  model, parallel=LOCAL, *, temperature: float, strategy: str, truncate_at: float | None
 ):
   """−(sum over rows) of J for one micro-batch from `rollout_batches`, for `make_gradient`."""
 
@@ -52,7 +51,7 @@ def grpo_loss(
     if strategy == "routing_replay":
       replay = jnp.moveaxis(batch["experts"], 2, 0)
     hidden, _ = forward.forward(
-      params, model, tokens, segment_ids, positions, replay=replay, parallel=parallel, remat=remat
+      params, model, tokens, segment_ids, positions, replay=replay, parallel=parallel
     )
     logp, _ = heads.token_logprobs(
       params, model, hidden, tokens, temperature=temperature, parallel=parallel
@@ -95,12 +94,17 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- policy, reference, preference model -----------------------------------------------------
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  reference, model, division = load_policy(find_stage(workdir, "sft"), config.mesh)
-  scorer = PreferenceScorer(
-    *load_policy(find_stage(workdir, "rm"), config.mesh, value_head=True), chat, **config.scorer
+  reference, model, division = load_policy(
+    find_stage(workdir, "sft"), config.mesh, compute=config.compute
   )
-  optimizer = adamw(total=config.steps, **config.optimizer)
-  state = init_state(jax.tree.map(jnp.copy, reference), optimizer)
+  preference = load_policy(
+    find_stage(workdir, "rm"), config.mesh, compute=config.compute, value_head=True
+  )
+  scorer = PreferenceScorer(*preference, chat, **config.scorer)
+  optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
+  state = init_state(
+    jax.tree.map(jnp.copy, reference), optimizer, moment_dtype=config.moment_dtype
+  )
   state = place(state, division.mesh, state_specs(state, division))
   whole = make_whole(division)
   reference = whole(reference)

@@ -18,7 +18,7 @@ from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
 from searchjax.model.parallel import LOCAL, make_row_function
 from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
-from searchjax.optim.optimizer import adamw
+from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import pair_deltas, pair_rows
 from searchjax.rollout.agent import load_chat, load_policy, new_division, save_policy
@@ -26,11 +26,11 @@ from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
 
-def rm_loss(model, parallel=LOCAL, *, remat: str = "none"):
+def rm_loss(model, parallel=LOCAL):
   """The summed L_sym of one batch, for `make_gradient`."""
 
   def loss(params, batch):
-    ab, ba = pair_deltas(params, model, batch, parallel, remat=remat)
+    ab, ba = pair_deltas(params, model, batch, parallel)
     valid, label = batch["valid"], batch["label"]
     losses = jnp.where(valid, symmetric_loss(ab, ba, label), 0.0)
     counted = valid & (label != 0.5)
@@ -46,7 +46,9 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- data and the backbone -------------------------------------------------------------------
   atlas = load_atlas(config.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  params, model, _ = load_policy(find_stage(workdir, "sft"), config.mesh)
+  params, model, _ = load_policy(
+    find_stage(workdir, "sft"), config.mesh, compute=config.compute
+  )
   log = RunLog(workdir, config, total_steps=config.steps,
                resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
   questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
@@ -56,11 +58,11 @@ def main(config, workdir: pathlib.Path) -> None:
   held = pair_rows(chat, pairs.holdout, rows=config.rows, length=config.pair_length)
 
   # ---- state -----------------------------------------------------------------------------------
-  optimizer = adamw(total=config.steps, **config.optimizer)
+  optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
   params["value_head"] = jnp.zeros((model.hidden_size,), jnp.float32)
   division = new_division(config.mesh, model, value_head=True)
   mesh = division.mesh
-  state = init_state(params, optimizer)
+  state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
   state = place(state, mesh, state_specs(state, division))
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:

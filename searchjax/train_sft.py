@@ -24,20 +24,22 @@ from searchjax.model import forward, heads
 from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
-from searchjax.optim.optimizer import learning_rate, muon
+from searchjax.optim.optimizer import learning_rate, make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.answer import Verdict, judge_answer
-from searchjax.rollout.agent import load_chat, new_division, new_model, open_agent, save_policy
+from searchjax.rollout.agent import (
+  load_chat, load_policy, new_division, new_model, open_agent, save_policy,
+)
 from searchjax.search.atlas import load_atlas
 
 
-def sft_loss(model, parallel=LOCAL, *, remat: str = "none"):
+def sft_loss(model, parallel=LOCAL):
   """The summed loss of one packed batch, for `make_gradient`."""
 
   def loss(params, batch):
     hidden, _ = forward.forward(
       params, model, batch["tokens"], batch["segment_ids"], batch["positions"],
-      parallel=parallel, remat=remat,
+      parallel=parallel,
     )
     logp, best = heads.token_logprobs(params, model, hidden, batch["tokens"], parallel=parallel)
     total, count = masked_nll(logp, batch["loss_mask"])
@@ -63,7 +65,12 @@ def main(config, workdir: pathlib.Path) -> None:
   # ---- data: scripted experts against the live search service ----------------------------------
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  model = new_model(config.model, chat)
+  if config.init:
+    params, model, division = load_policy(config.init, config.mesh, compute=config.compute)
+  else:
+    model = new_model(config.model, chat, config.compute)
+    division = new_division(config.mesh, model)
+    params = init_params(jax.random.key(config.seed), model)
   with open_agent(config, model, chat) as agent, RunLog(
     workdir, config, total_steps=config.steps,
     resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="sft",
@@ -89,9 +96,8 @@ def main(config, workdir: pathlib.Path) -> None:
     )
 
     # ---- state, or the latest checkpoint ---------------------------------------------------------
-    optimizer = muon(model, total=config.steps, **config.optimizer)
-    division = new_division(config.mesh, model)
-    state = init_state(init_params(jax.random.key(config.seed), model), optimizer)
+    optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
+    state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
     state = place(state, division.mesh, state_specs(state, division))
     whole = make_whole(division)
     directory = workdir / "checkpoints"

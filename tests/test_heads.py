@@ -1,5 +1,7 @@
 """Log-probabilities over real ids, and where the preference score is read."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,11 @@ from searchjax.model import heads
 from searchjax.model.config import model_config
 
 V, REAL, D, B, T = 53, 47, 7, 2, 11
+
+
+def sliced(config, tokens):
+  """The config with the logits of so many tokens held at a time."""
+  return dataclasses.replace(config, logprob_chunk=tokens)
 
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
@@ -29,7 +36,7 @@ def test_token_logprobs_equal_the_full_softmax_and_mask_padding_ids(policy):
   logits = (hidden @ table.T)[:, :-1, :REAL] / 0.7
   want = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   want = np.take_along_axis(want, tokens[:, 1:, None], -1)[..., 0]
-  score = lambda p, h, t: heads.token_logprobs(p, config, h, t, temperature=0.7, chunk=5)
+  score = lambda p, h, t: heads.token_logprobs(p, sliced(config, 5), h, t, temperature=0.7)
   got, best = jax.jit(score)(params, hidden, tokens)
   np.testing.assert_allclose(got[:, 1:], want, atol=2e-5)
   assert np.all(got[:, 0] == 0) and best.dtype == jnp.int32
@@ -53,7 +60,7 @@ def test_gradient_of_the_logprobs_equals_that_of_the_plain_softmax(policy):
     logp = jax.nn.log_softmax(heads.logits(params, config, h)[:, :-1])
     return jnp.sum(jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1))
 
-  chunked = lambda h: jnp.sum(heads.token_logprobs(params, config, h, tokens, chunk=3)[0])
+  chunked = lambda h: jnp.sum(heads.token_logprobs(params, sliced(config, 3), h, tokens)[0])
   want, got = jax.jit(jax.grad(plain))(hidden), jax.jit(jax.grad(chunked))(hidden)
   np.testing.assert_allclose(got, want, atol=1e-5)
   assert np.all(got[:, -1] == 0), "nothing follows the last token"

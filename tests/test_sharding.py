@@ -43,9 +43,9 @@ def test_a_mesh_axis_used_twice_is_refused_by_name():
 
 def test_an_indivisible_size_is_refused_by_name():
   with pytest.raises(ValueError, match=r"attention.out: its axis out_heads of 3 does not divide "
-                                       r"over fsdp 2 = 2 devices"):
+                                       r"over expert 2 = 2 devices"):
     partition_specs({"attention": {"out": spec((3, 4), ("out_heads", None))}}, ZERO3,
-                    {"fsdp": 2, "expert": 1, "context": 1})
+                    {"fsdp": 1, "expert": 2, "context": 1})
 
 
 @pytest.mark.parametrize("preset, mesh", [

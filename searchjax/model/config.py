@@ -13,6 +13,7 @@ import difflib
 CHOICES = {
   "moe_dispatch": ("dense", "ragged", "capacity"),
   "attention_implementation": ("reference", "splash", "splash_interpret"),
+  "remat": ("none", "layer", "parts"),
 }
 
 
@@ -37,7 +38,15 @@ class ModelConfig:
     router_aux_loss_coef: weight of the balance loss in training; 0 is off.
     attention_implementation: of training rows: "reference", "splash" (the TPU kernel) or
       "splash_interpret" (the same kernel, interpreted, for any device).
+    remat: what the backward pass keeps: "none" everything, "layer" only what enters a layer,
+      "parts" also what enters its expert layer; the rest is computed again, a layer or a part at a
+      time.
+    moe_chunk: tokens of a device that the expert layer computes at a time; 0 is all. Smaller
+      buffers, and capacity is counted per chunk.
+    logprob_chunk: tokens whose logits are held at a time.
     chunk_length: tokens per chunk of the DeltaNet chunk form.
+    delta_block: tokens of a row whose chunks are computed at a time in training, each block again
+      in the backward pass; 0 is all. A multiple of chunk_length.
   """
 
   name: str
@@ -68,7 +77,11 @@ class ModelConfig:
   capacity_factor: float = 1.25
   router_aux_loss_coef: float = 0.0
   attention_implementation: str = "reference"
+  remat: str = "none"
+  moe_chunk: int = 0
+  logprob_chunk: int = 2048
   chunk_length: int = 64
+  delta_block: int = 0
   scan_layers: bool = True
   param_dtype: str = "bfloat16"
 
@@ -98,6 +111,11 @@ class ModelConfig:
         raise ValueError(
           f'{field} must be one of {", ".join(choices)}, got "{getattr(self, field)}"'
         )
+    if self.delta_block % self.chunk_length:
+      raise ValueError(
+        f"delta_block must be a multiple of chunk_length, got {self.delta_block} and "
+        f"{self.chunk_length}"
+      )
     if self.capacity_factor <= 0 or self.router_aux_loss_coef < 0:
       raise ValueError(
         f"capacity_factor must be above 0 and router_aux_loss_coef at least 0, got "

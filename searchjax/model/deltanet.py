@@ -90,6 +90,7 @@ def normalise(q: Array, k: Array, value_heads: int) -> tuple[Array, Array]:
   return q * q.shape[-1] ** -0.5, k
 
 
+@jax.custom_vjp
 def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batch C C"]:
   """Inverse of I + strictly-lower A by doubling blocks: exact forward substitution, matmuls only.
 
@@ -111,6 +112,22 @@ def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batc
     inverse = jnp.concatenate([upper, jnp.concatenate([below, bottom], axis=-1)], axis=-2)
     size *= 2
   return inverse.reshape(*batch, C, C)
+
+
+def _inverse_forward(lower):
+  inverse = unit_lower_inverse(lower)
+  return inverse, inverse
+
+
+def _inverse_backward(inverse, grad):
+  # d (I + A)⁻¹ = −(I + A)⁻¹ dA (I + A)⁻¹: nothing of the doubling need be kept.
+  transposed = jnp.swapaxes(inverse, -1, -2)
+  product = jnp.matmul(transposed, jnp.matmul(grad, transposed, precision=HIGHEST),
+                       precision=HIGHEST)
+  return (-jnp.tril(product, -1),)
+
+
+unit_lower_inverse.defvjp(_inverse_forward, _inverse_backward)
 
 
 def delta_chunks(
@@ -266,10 +283,32 @@ def deltanet(
   q, k, v, beta, g = _mixed(own, c, raw, tails, earlier, valid)
   state = jnp.zeros((B, c.delta_value_heads, c.delta_key_size, c.delta_value_size), jnp.float32)
   nobody = jnp.full((B,), -1, segment_ids.dtype)
-  out, _ = delta_chunks(
-    q, k, v, beta, g, segment_ids, state, nobody, chunk_length=c.chunk_length
-  )
+  out = _delta_rows(q, k, v, beta, g, segment_ids, state, nobody, config)
   return finish(weights, config, parallel.to_sequence(out), gate)
+
+
+def _delta_rows(q, k, v, beta, g, segment_ids, state, state_segment, config):
+  """`delta_chunks` over whole rows, `delta_block` tokens at a time where that is set."""
+  T, block = q.shape[1], config.delta_block
+  if not block or T <= block:
+    return delta_chunks(
+      q, k, v, beta, g, segment_ids, state, state_segment, chunk_length=config.chunk_length
+    )[0]
+  pad = -T % block
+
+  def blocks(a, mode="constant"):
+    a = jnp.pad(a, [(0, 0), (0, pad)] + [(0, 0)] * (a.ndim - 2), mode=mode)
+    return jnp.moveaxis(a.reshape(a.shape[0], -1, block, *a.shape[2:]), 1, 0)
+
+  @jax.checkpoint
+  def one(carry, parts):
+    out, state = delta_chunks(*parts, *carry, chunk_length=config.chunk_length)
+    return (state, parts[-1][:, -1]), out
+
+  parts = (*(blocks(a) for a in (q, k, v, beta, g)), blocks(segment_ids, "edge"))
+  _, out = jax.lax.scan(one, (state, state_segment), parts)
+  out = jnp.moveaxis(out, 0, 1)
+  return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :T]
 
 
 def empty_tails(config: ModelConfig, rows: int, dtype) -> dict:

@@ -14,7 +14,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from searchjax.model import attention, deltanet, heads
@@ -24,9 +23,6 @@ from searchjax.model.layers import rms_norm
 from searchjax.model.moe import Routing, moe
 from searchjax.model.parallel import LOCAL, Parallel
 from searchjax.model.params import param_specs, unstack_layers
-
-# What the backward pass keeps of a layer; the rest is computed again. "none" keeps everything.
-REMAT = {"none": (), "layer": (), "mixed": ("mixed",)}
 
 
 def _norm(config, x, weight):
@@ -54,7 +50,6 @@ def forward(
   segment_ids: Int[Array, "B T"],
   positions: Int[Array, "B T"],
   *,
-  remat: str = "none",
   replay: Int[Array, "L B T X"] | None = None,
   parallel: Parallel = LOCAL,
 ) -> tuple[Float[Array, "B t D"], Routing]:
@@ -65,38 +60,38 @@ def forward(
     tokens, segment_ids, positions, replay: the device's rows, whole along the sequence.
     segment_ids: 1, 2, … per document in a row, 0 for padding.
     positions: index of each token in its document.
-    remat: a key of REMAT: what the backward pass keeps of a layer instead of computing it again.
     replay: expert ids recorded by `prefill` and `decode`, used instead of the live choice; tokens
       whose first id is negative are routed live. See `moe.route`.
 
   Returns:
     Final-normed hidden states of the device's stretch of the sequence, and the routing of every
     layer: `experts` [L B t X], `overflow` and `balance` [L].
-
-  Raises:
-    ValueError: an unknown `remat`.
   """
-  if remat not in REMAT:
-    raise ValueError(f'remat must be one of {", ".join(REMAT)}, got "{remat}"')
   own = parallel.own_stretch
   valid, own_positions = own(segment_ids) > 0, own(positions)
   axes = _layer_axes(config)
 
-  def layer(kind, mixer, experts, x, replay):
+  def mix(kind, mixer, x):
     mixer = parallel.gather(mixer, axes[kind])
     h = _norm(config, x, mixer["norm"])
     if kind == "attention":
-      x = x + attention.attention(mixer, config, h, own_positions, segment_ids, parallel)
-    else:
-      x = x + deltanet.deltanet(mixer, config, h, segment_ids, parallel)
-    x = checkpoint_name(x, "mixed")
-    experts = parallel.gather(experts, axes["moe"])
+      return x + attention.attention(mixer, config, h, own_positions, segment_ids, parallel)
+    return x + deltanet.deltanet(mixer, config, h, segment_ids, parallel)
+
+  def compute_experts(stack, index, x, replay):
+    # Taken from the stack in here, so that the backward pass keeps no copy of a layer's weights.
+    experts = parallel.gather(jax.tree.map(lambda a: a[index], stack), axes["moe"])
     return _moe(config, experts, x, valid, replay, parallel)
 
-  if remat != "none":
-    names = REMAT[remat]
-    policy = jax.checkpoint_policies.save_only_these_names(*names) if names else None
-    layer = jax.checkpoint(layer, static_argnums=0, policy=policy)
+  if config.remat == "parts":
+    mix = jax.checkpoint(mix, static_argnums=0)
+    compute_experts = jax.checkpoint(compute_experts)
+
+  def layer(kind, mixer, stack, index, x, replay):
+    return compute_experts(stack, index, mix(kind, mixer, x), replay)
+
+  if config.remat == "layer":
+    layer = jax.checkpoint(layer, static_argnums=0)
 
   stack = lambda routings: jax.tree.map(lambda *leaves: jnp.stack(leaves), *routings)
   if replay is not None:
@@ -107,20 +102,19 @@ def forward(
 
     def group(x, scanned):
       stacked, replay = scanned
-      at = lambda tree, i: jax.tree.map(lambda a: a[i], tree)
+      own_replay = lambda i: None if replay is None else replay[i]
       routings = []
       if last:
         # The like layers of a group are scanned too: one body a kind to compile.
-        deltas = (stacked["delta"], jax.tree.map(lambda a: a[:last], (stacked["moe"], replay)))
-
         def delta(x, scanned):
-          mixer, (experts, replay) = scanned
-          return layer("delta", mixer, experts, x, replay)
+          i, mixer = scanned
+          return layer("delta", mixer, stacked["moe"], i, x, own_replay(i))
 
-        x, routing = jax.lax.scan(delta, x, deltas)
+        x, routing = jax.lax.scan(delta, x, (jnp.arange(last), stacked["delta"]))
         routings.append(routing)
-      x, routing = layer("attention", stacked["attention"], at(stacked["moe"], last), x,
-                         at(replay, last))
+      x, routing = layer(
+        "attention", stacked["attention"], stacked["moe"], last, x, own_replay(last)
+      )
       routings.append(jax.tree.map(lambda a: a[None], routing))
       return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *routings)
 
@@ -133,7 +127,8 @@ def forward(
     routings = []
     for i, weights in enumerate(unstack_layers(params, config)):
       own_replay = None if replay is None else replay[i]
-      x, routing = layer(weights["kind"], weights["mixer"], weights["moe"], x, own_replay)
+      stacked = jax.tree.map(lambda a: a[None], weights["moe"])
+      x, routing = layer(weights["kind"], weights["mixer"], stacked, 0, x, own_replay)
       routings.append(routing)
     routing = stack(routings)
   return _norm(config, x, params["final_norm"]), routing

@@ -25,18 +25,13 @@ def embed(
   tokens: Int[Array, "B T"],
   *,
   parallel: Parallel = LOCAL,
-  chunk: int = 2048,
 ) -> Float[Array, "B T D"]:
-  """Rows of the embedding.
-
-  Args:
-    chunk: tokens looked up at a time where the vocabulary is divided.
-  """
+  """Rows of the embedding; in slices where the vocabulary is divided."""
   table = parallel.gather(params["embed"], param_specs(config)["embed"].axes)
   if not parallel.divided("vocab"):
     return table[tokens]
   flat = tokens.reshape(-1)
-  chunk = min(chunk, flat.shape[0])
+  chunk = min(config.logprob_chunk, flat.shape[0])
   slices = jnp.pad(flat, (0, -flat.shape[0] % chunk)).reshape(-1, chunk)
 
   def look_up(ids):
@@ -71,7 +66,6 @@ def token_logprobs(
   tokens: Int[Array, "B T"],
   *,
   temperature: float = 1.0,
-  chunk: int = 2048,
   parallel: Parallel = LOCAL,
 ) -> tuple[Float[Array, "B T"], Int[Array, "B T"]]:
   """Log-probability of each token given those before it.
@@ -80,7 +74,6 @@ def token_logprobs(
     hidden: of the device's stretch of the sequence, which is all of it off a mesh.
     tokens: the whole rows; position t is scored from hidden[t - 1].
     temperature: divides the logits, as in the sampler.
-    chunk: positions scored at a time.
 
   Returns:
     log π [B T] with 0 at t = 0, and the most probable id at each position (0 at t = 0).
@@ -89,7 +82,7 @@ def token_logprobs(
   flat = hidden.reshape(-1, D)
   targets = parallel.next_tokens(tokens).reshape(-1)
   n = flat.shape[0]
-  chunk = min(chunk, n)
+  chunk = min(config.logprob_chunk, n)
   pad = -n % chunk
   flat = jnp.pad(flat, ((0, pad), (0, 0))).reshape(-1, chunk, D)
   targets = jnp.pad(targets, (0, pad)).reshape(-1, chunk)

@@ -129,7 +129,8 @@ def ragged_experts(
   hidden = jax.lax.ragged_dot(_take(x, source), weights["gate_up"], counts)
   gate, up = jnp.split(hidden, 2, axis=-1)
   out = jax.lax.ragged_dot(jax.nn.silu(gate) * up, weights["down"], counts)
-  return _give_back(out, w.reshape(-1)[order], source, T), ends[-1] - held[-1]
+  out = out * w.reshape(-1)[order][:, None].astype(out.dtype)
+  return _give_back(out, source, T), ends[-1] - held[-1]
 
 
 def capacity_experts(
@@ -152,29 +153,32 @@ def capacity_experts(
   order = jnp.argsort(wanted, stable=True)
   counts = jnp.bincount(wanted, length=E + 1)
   ahead = jnp.cumsum(counts) - counts
-  rank = jnp.arange(X * T) - ahead[wanted[order]]
-  rank = jnp.zeros_like(rank).at[order].set(rank)
+  rank = jnp.argsort(order) - ahead[wanted]
   seated = (rank < rows) & (wanted < E)
-  seat = jnp.where(seated, wanted * rows + rank, E * rows)
-  token = jnp.tile(jnp.arange(T, dtype=jnp.int32), X)
-  source = jnp.full((E * rows,), T, jnp.int32).at[seat].set(token, mode="drop")
-  weight = jnp.zeros((E * rows,), w.dtype).at[seat].set(w.T.reshape(-1), mode="drop")
-  hidden = jnp.einsum("EUD,EDF->EUF", _take(x, source).reshape(E, rows, D), weights["gate_up"])
+  # Which (token, choice) sits in each seat, if any.
+  first = ahead[:E, None] + jnp.arange(rows)[None, :]
+  taken = jnp.arange(rows)[None, :] < jnp.minimum(counts[:E, None], rows)
+  guest = order[jnp.where(taken, first, 0)].reshape(-1)
+  taken = taken.reshape(-1)
+  source = jnp.where(taken, guest % T, T)
+  weight = jnp.where(taken, w.T.reshape(-1)[guest], 0)
+  buffer = _take(x, source).reshape(E, rows, D)
+  hidden = jnp.einsum("EUD,EDF->EUF", buffer, weights["gate_up"])
   gate, up = jnp.split(hidden, 2, axis=-1)
   out = jnp.einsum("EUF,EFD->EUD", jax.nn.silu(gate) * up, weights["down"])
-  out = _give_back(out.reshape(E * rows, D), weight, source, T)
-  return out, jnp.sum((wanted < E) & ~seated, dtype=jnp.int32)
+  out = out.reshape(E * rows, D) * weight[:, None].astype(out.dtype)
+  return _give_back(out, source, T), jnp.sum((wanted < E) & ~seated, dtype=jnp.int32)
 
 
 def _take(x, source):
-  """Rows of x by token; zeros where there is none."""
+  """Rows of x by token; zeros where `source` is one past the last."""
   return x.at[source].get(mode="fill", fill_value=0)
 
 
-def _give_back(rows, weight, source, tokens):
-  """Weighted buffer rows added to their tokens, in the buffer's order."""
-  rows = rows * weight[:, None].astype(rows.dtype)
-  return jnp.zeros((tokens, rows.shape[1]), rows.dtype).at[source].add(rows, mode="drop")
+def _give_back(rows, source, tokens):
+  """Buffer rows added to their tokens, in float32 and the buffer's order."""
+  total = jnp.zeros((tokens, rows.shape[1]), jnp.float32)
+  return total.at[source].add(rows.astype(jnp.float32), mode="drop").astype(rows.dtype)
 
 
 def capacity(config: ModelConfig, tokens: int) -> int:
@@ -206,7 +210,22 @@ def moe(
   if replay is not None:
     replay = replay.reshape(B * T, -1)
   w, experts = route(weights["router"], flat, config.experts_per_token, replay)
-  y, overflow = _experts(weights, config, flat, w, experts, valid, parallel)
+  compute = lambda *tokens: _experts(weights, config, *tokens, parallel)
+  chunk = config.moe_chunk
+  if chunk and chunk < B * T:
+    if B * T % chunk:
+      raise ValueError(
+        f"moe_chunk must divide a device's tokens, {B * T}, got {chunk}; change compute.moe_chunk"
+      )
+    chunks = jax.tree.map(
+      lambda a: a.reshape(-1, chunk, *a.shape[1:]), (flat, w, experts, valid)
+    )
+    # Computed again in the backward pass, so that only one chunk's buffers exist.
+    one = jax.checkpoint(lambda tokens: compute(*tokens))
+    y, overflow = jax.lax.map(one, chunks)
+    y, overflow = y.reshape(B * T, D), overflow.sum()
+  else:
+    y, overflow = compute(flat, w, experts, valid)
   if config.shared_expert_size:
     gate, up = jnp.split(flat @ weights["shared_gate_up"], 2, axis=-1)
     shared = (jax.nn.silu(gate) * up) @ weights["shared_down"]

@@ -35,6 +35,26 @@ def learning_rate(step, *, peak: float, warmup: int, total: int, decay: str):
   return optax.join_schedules([rise, fall], [warmup])(jnp.asarray(step).astype(jnp.float32))
 
 
+def make_optimizer(
+  kind: str, model: ModelConfig, *, total: int, **options
+) -> optax.GradientTransformation:
+  """The optimiser a config names.
+
+  Args:
+    kind: "adamw" or "muon".
+    total: steps of the run.
+    options: of that optimiser, below.
+
+  Raises:
+    ValueError: another kind.
+  """
+  if kind == "adamw":
+    return adamw(total=total, **options)
+  if kind == "muon":
+    return muon(model, total=total, **options)
+  raise ValueError(f'optimizer.kind must be "adamw" or "muon", got "{kind}"')
+
+
 def adamw(
   *,
   peak: float,

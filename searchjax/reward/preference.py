@@ -20,11 +20,8 @@ from searchjax.model.parallel import LOCAL, Division, Parallel, make_row_functio
 from searchjax.objective.bradley_terry import preference_probability
 
 
-def pair_deltas(params, model: ModelConfig, batch: dict, parallel: Parallel = LOCAL, **settings):
+def pair_deltas(params, model: ModelConfig, batch: dict, parallel: Parallel = LOCAL):
   """Δ(x, y_a, y_b) and Δ(x, y_b, y_a) of the pairs of a batch from `pair_rows`.
-
-  Args:
-    settings: of `model.forward.forward`.
 
   Returns:
     Two float32 [pairs].
@@ -32,7 +29,7 @@ def pair_deltas(params, model: ModelConfig, batch: dict, parallel: Parallel = LO
   tokens = batch["tokens"]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
   hidden, _ = forward.forward(
-    params, model, tokens, batch["segment_ids"], positions, parallel=parallel, **settings
+    params, model, tokens, batch["segment_ids"], positions, parallel=parallel
   )
   s = heads.scores(params, hidden, batch["ends"], parallel=parallel)
   # encode_pair always subtracts second from first; the equation's second term is turned round.

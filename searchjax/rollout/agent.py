@@ -103,9 +103,13 @@ def load_chat(tokenizer: str, style: str = "", **settings) -> ChatFormat:
   return ChatFormat(loaded, style=style or None, **settings)
 
 
-def new_model(section: Mapping, chat: ChatFormat) -> ModelConfig:
-  """The model of a config's `model` section: a preset with overrides, for this tokenizer."""
-  fields = dict(section)
+def new_model(section: Mapping, chat: ChatFormat, compute: Mapping) -> ModelConfig:
+  """The model of a config's `model` section, a preset with overrides, for this tokenizer.
+
+  Args:
+    compute: fields of ModelConfig that say how it is computed, not what it is.
+  """
+  fields = dict(section) | dict(compute)
   return model_config(fields.pop("preset"), real_vocab_size=chat.vocab_size, **fields)
 
 
@@ -124,18 +128,19 @@ def save_policy(folder, step: int, params: dict, model: ModelConfig) -> None:
 
 
 def load_policy(
-  folder, section: Mapping, *, value_head: bool = False
+  folder, section: Mapping, *, compute: Mapping, value_head: bool = False
 ) -> tuple[dict, ModelConfig, Division]:
   """Parameters and model that `save_policy` wrote, divided as a config's `mesh` section says.
 
   Args:
+    compute: as for `new_model`.
     value_head: the stage is a preference model.
 
   Raises:
     ValueError: the stage has not finished.
   """
   directory = f"{folder}/policy"
-  model = ModelConfig(**checkpoint.read_meta(directory)["model"])
+  model = ModelConfig(**checkpoint.read_meta(directory)["model"] | dict(compute))
   division = new_division(section, model, value_head=value_head)
   template = jax.tree.map(
     lambda spec, part: jax.ShapeDtypeStruct(

@@ -1,0 +1,70 @@
+"""GRPO on Qwen3.5-397B-A17B: a web-search agent on a v5p pod.
+
+Shows      the whole recipe at scale: gated reward, anchored penalties, token-level ratios.
+Hardware   256 v5p chips (topology v5p:4x8x8, sold as v5p-512); 16,384 tokens a chip and batch.
+Expect     not run yet: what is known is what compiling shows (README, "On a pod"): memory a chip,
+           FLOPs, bytes over the links, and from them a time floor in seconds a step.
+Command    python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8
+           python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
+Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
+Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096)
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(variant: str = "") -> ConfigDict:
+  c = ConfigDict()
+  c.seed = 0
+  c.steps = 200
+  c.questions_per_step = 64
+  c.group_size = 16
+  c.references = 4
+  c.temperature = 1.0
+  c.mismatch = "token_is"
+  c.truncate_at = 0.0
+  c.invalid_share = 0.2
+  c.rows = 256
+  c.lengths = (16384,)
+  c.keep_checkpoints = 2
+  c.checkpoint_every = 10
+  c.tokenizer = ""
+  c.model = ConfigDict(dict(preset="qwen3.5-397b-a17b"))
+  c.preference = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
+  c.mesh = ConfigDict(dict(fsdp=32, expert=8, context=1, layout="zero3"))
+  c.compute = ConfigDict(
+    dict(
+      moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
+      moe_chunk=4096, delta_block=1024, remat="parts", logprob_chunk=256,
+    )
+  )
+  c.moment_dtype = "float32"
+  c.optimizer = ConfigDict(
+    dict(
+      kind="adamw", peak=1e-6, warmup=5, decay="constant", b2=0.95, weight_decay=0.0, clip_norm=1.0
+    )
+  )
+  c.advantage = ConfigDict(dict(divide_by_std=True, eps=1e-6))
+  c.reward = ConfigDict(
+    dict(
+      aggregation="gated", tool_penalty="anchored", length_penalty="anchored",
+      alpha_win=1.0, alpha_lose=0.5, beta_lose=0.1, lambda_tool=0.3, lambda_len=0.2,
+      per_call=1.0, per_token=0.001,
+    )
+  )
+  c.scorer = ConfigDict(dict(rows=256, length=4096))
+  c.data = ConfigDict(dict(questions=12800, chats=1280, hops=(1, 2, 3), rubric_share=0.1))
+  c.search = ConfigDict(
+    dict(url="", corpus="", max_results=10, timeout_s=20.0, retries=4, titles=True,
+         tools_in_prompt=True)
+  )
+  c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
+  c.engine = ConfigDict(dict(lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32))
+  if variant == "8k":
+    c.lengths, c.limits.tokens, c.moment_dtype = (8192,), 8192, "bfloat16"
+  elif variant == "v6e":
+    c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
+    c.compute.moe_dispatch = "capacity"
+  elif variant:
+    raise ValueError(f'variant must be "8k", "v6e" or absent, got "{variant}"')
+  return c
