@@ -3,7 +3,7 @@
 Shows      the whole recipe at scale: gated reward, anchored penalties, token-level ratios.
 Hardware   256 v5p chips (topology v5p:4x8x8, sold as v5p-512); 16,384 tokens a chip and batch.
 Expect     not run yet: what is known is what compiling shows (README, "On a pod"): memory a chip,
-           FLOPs, bytes over the links, and from them a time floor in seconds a step.
+           FLOPs, bytes over the links, and from them a time floor in seconds a step (a run: hours).
 Command    python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).

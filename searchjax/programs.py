@@ -91,6 +91,7 @@ def _grpo(config, model, mesh):
       "preference", score, (_params(preference, head, value_head=True), pairs),
       model_flops=2.0 * active_param_count(preference, embedding=False) * tokens,
       calls_per_step=math.ceil(rollouts / config.scorer.rows),
+      kernel_costs=_splash_costs(preference, head, pairs["tokens"].shape),
     ),
   ]
 
@@ -152,6 +153,7 @@ def _splash_costs(model, division, shape):
   moved = rows * T * H * 2.0 * (2 * N + 2 * max(model.num_kv_heads // p.context, 1))
   return {
     "splash_mha_fwd_segmented_residuals": (2.0 * product, moved),
+    "splash_mha_fwd_segmented_no_residuals": (2.0 * product, moved),
     "splash_mha_dq_segmented_no_residuals": (3.0 * product, 1.5 * moved),
     "splash_mha_dkv_segmented_no_residuals": (4.0 * product, 1.5 * moved),
   }

@@ -21,6 +21,7 @@ from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
+from searchjax.model.moe import summed_balance_loss
 from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.objective.advantage import group_advantage, group_composition
 from searchjax.objective.mismatch import kl_estimates, largest_ratio
@@ -50,7 +51,7 @@ def grpo_loss(
     replay = None
     if strategy == "routing_replay":
       replay = jnp.moveaxis(batch["experts"], 2, 0)
-    hidden, _ = forward.forward(
+    hidden, routing = forward.forward(
       params, model, tokens, segment_ids, positions, replay=replay, parallel=parallel
     )
     logp, _ = heads.token_logprobs(
@@ -58,7 +59,7 @@ def grpo_loss(
     )
     if strategy == "bitwise":
       logp = with_value(logp, batch["logp_engine"])
-    total, _ = grpo_objective_sum(
+    total, count = grpo_objective_sum(
       logp, batch["logp"], mask, batch["advantage"], batch["valid"], strategy=strategy,
       truncate_at=truncate_at,
     )
@@ -66,8 +67,9 @@ def grpo_loss(
     sums = {
       "count": mask.sum(), "k1": kl["k1"] * mask.sum(), "k3": kl["k3"] * mask.sum(),
       "ratio_max": largest_ratio(logp, batch["logp"], mask),
+      "overflow": parallel.over_context(routing.overflow.sum()),
     }
-    return -total, sums
+    return summed_balance_loss(model, routing, count, parallel) - total, sums
 
   return loss
 
@@ -197,6 +199,7 @@ def main(config, workdir: pathlib.Path) -> None:
         "kl_k1": sum(float(s["k1"]) for s in sums) / tokens,
         "kl_k3": sum(float(s["k3"]) for s in sums) / tokens,
         "ratio_max": max((float(s["ratio_max"]) for s in sums), default=1.0),
+        "expert_overflow": sum(int(s["overflow"]) for s in sums),
         "skipped_rows": len(records) - len(used),
         "prefill_tokens": counts.prefill_tokens,
         "decode_tokens": counts.decode_tokens,

@@ -21,6 +21,7 @@ from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
+from searchjax.model.moe import summed_balance_loss
 from searchjax.model.parallel import LOCAL, make_whole
 from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
@@ -37,14 +38,16 @@ def sft_loss(model, parallel=LOCAL):
   """The summed loss of one packed batch, for `make_gradient`."""
 
   def loss(params, batch):
-    hidden, _ = forward.forward(
+    hidden, routing = forward.forward(
       params, model, batch["tokens"], batch["segment_ids"], batch["positions"],
       parallel=parallel,
     )
     logp, best = heads.token_logprobs(params, model, hidden, batch["tokens"], parallel=parallel)
     total, count = masked_nll(logp, batch["loss_mask"])
     right = jnp.sum((best == batch["tokens"]) & batch["loss_mask"])
-    return total, {"count": count, "right": right}
+    overflow = parallel.over_context(routing.overflow.sum())
+    total = total + summed_balance_loss(model, routing, count, parallel)
+    return total, {"count": count, "right": right, "overflow": overflow}
 
   return loss
 
@@ -122,6 +125,7 @@ def main(config, workdir: pathlib.Path) -> None:
         "grad_norm": float(grad_norm),
         "tokens": count,
         "learning_rate": float(_rate(step, config)),
+        "expert_overflow": int(sums["overflow"]),
         "dropped_rows": sum(batches.dropped.values()),
       }
       done = step + 1

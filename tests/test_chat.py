@@ -1,6 +1,6 @@
 """Chat format: bytes, ids, masks, borders and parsing.
 
-FAULTS T1, T4-T6, T8, T9, T11, T14, M2, M3, M5, P2, P3, P6.
+FAULTS T1, T4, T5, T6, T8, T9, T11, T14, M2, M3, M5, P2, P3, P6.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Both formats against the published chat templates, byte for byte; FAULTS T10, T11, M5, T4-T6.
+"""Both formats against the published chat templates, byte for byte; FAULTS T10, T11, M5, T4, T5, T6.
 
 The stored texts are what `chat_fixtures/make_rendered.py` got from the templates; where trl is
 installed the templates themselves are asked again, and about random conversations too.

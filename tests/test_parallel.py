@@ -63,8 +63,10 @@ def report(meshes):
       num_kv_heads=1, head_size=16, rotary_dims=8, num_experts=8, experts_per_token=3,
       expert_size=16, shared_expert_size=16, vocab_size=64, real_vocab_size=61, delta_key_heads=4,
       delta_value_heads=8, delta_key_size=8, delta_value_size=8, chunk_length=8,
-      moe_dispatch=dispatch, capacity_factor=8.0, remat="layer" if stage == "rm" else "parts",
-      moe_chunk=12 if stage == "sft" else 0, delta_block=16 if stage == "sft" else 0, tie_embeddings=False, **changes,
+      moe_dispatch=dispatch, capacity_factor=8.0,
+      remat="layer" if stage == "rm" else "parts",
+      moe_chunk=12 if stage == "sft" else 0, delta_block=16 if stage == "sft" else 0,
+      tie_embeddings=False, **changes,
     )
     params = init_params(jax.random.key(0), model)
     if stage == "rm":

@@ -86,6 +86,14 @@ METRICS: dict[str, Metric] = _table(
     0.0,
   ),
   Metric(
+    "expert_overflow",
+    "(token, expert) pairs left out for want of buffer rows, over layers and micro-batches",
+    "pair",
+    "0 off a mesh; on one, below 1 % of tokens · experts a token · layers",
+    "sft grpo",
+    0.0,
+  ),
+  Metric(
     "pair_accuracy",
     "training pairs with P̄ on the labelled side / pairs that are no tie",
     "share",

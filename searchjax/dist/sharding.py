@@ -58,8 +58,8 @@ def partition_spec(
     for m in over:
       if m in used:
         raise ValueError(
-          f"{name}: its axes {used[m]} and {axis} are both divided over the mesh axis {m}; a layout "
-          f"may use each mesh axis once"
+          f"{name}: its axes {used[m]} and {axis} are both divided over the mesh axis {m}; a "
+          f"layout may use each mesh axis once"
         )
       used[m] = axis
     parts = math.prod(mesh[m] for m in over)

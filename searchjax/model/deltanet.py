@@ -90,13 +90,8 @@ def normalise(q: Array, k: Array, value_heads: int) -> tuple[Array, Array]:
   return q * q.shape[-1] ** -0.5, k
 
 
-@jax.custom_vjp
-def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batch C C"]:
-  """Inverse of I + strictly-lower A by doubling blocks: exact forward substitution, matmuls only.
-
-  Args:
-    lower: A; entries on and above the diagonal must be zero. C a power of two.
-  """
+def _double(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batch C C"]:
+  """`unit_lower_inverse` by doubling blocks: exact forward substitution, matmuls only."""
   *batch, C, _ = lower.shape
   inverse = jnp.ones((*batch, C, 1, 1), lower.dtype)
   size = 1
@@ -114,20 +109,21 @@ def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batc
   return inverse.reshape(*batch, C, C)
 
 
-def _inverse_forward(lower):
-  inverse = unit_lower_inverse(lower)
-  return inverse, inverse
+def unit_lower_inverse(lower: Float[Array, "*batch C C"]) -> Float[Array, "*batch C C"]:
+  """Inverse of I + strictly-lower A; A has zeros on and above the diagonal, C is a power of two.
+
+  Its derivative is written out, −(I + A)⁻¹ dA (I + A)⁻¹, so that the backward pass keeps nothing of
+  how it was found.
+  """
+  inverse = jax.custom_vjp(_double)
+  inverse.defvjp(lambda lower: (_double(lower),) * 2, _inverse_backward)
+  return inverse(lower)
 
 
 def _inverse_backward(inverse, grad):
-  # d (I + A)⁻¹ = −(I + A)⁻¹ dA (I + A)⁻¹: nothing of the doubling need be kept.
   transposed = jnp.swapaxes(inverse, -1, -2)
-  product = jnp.matmul(transposed, jnp.matmul(grad, transposed, precision=HIGHEST),
-                       precision=HIGHEST)
-  return (-jnp.tril(product, -1),)
-
-
-unit_lower_inverse.defvjp(_inverse_forward, _inverse_backward)
+  right = jnp.matmul(grad, transposed, precision=HIGHEST)
+  return (-jnp.tril(jnp.matmul(transposed, right, precision=HIGHEST), -1),)
 
 
 def delta_chunks(

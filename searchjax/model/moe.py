@@ -96,6 +96,19 @@ def balance_loss(config: ModelConfig, routing: Routing) -> Float[Array, ""]:
   return config.router_aux_loss_coef * jnp.mean(routing.balance)
 
 
+def summed_balance_loss(
+  config: ModelConfig, routing: Routing, count: Int[Array, ""], parallel: Parallel = LOCAL
+) -> Float[Array, ""] | float:
+  """`balance_loss` for a summed loss that is divided by `count` later (see `optim.update`).
+
+  Args:
+    count: what the device's rows count; rows are the same along context.
+  """
+  if not config.router_aux_loss_coef:
+    return 0.0
+  return balance_loss(config, routing) * parallel.total(count).astype(jnp.float32)
+
+
 def dense_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   """Every expert on every token, weighted by the routing (zero for experts not chosen)."""
   E, D, two_F = weights["gate_up"].shape

@@ -81,6 +81,10 @@ class Parallel:
     over = tuple(m for m in MESH_AXES if getattr(self, m) > 1)
     return jax.lax.psum(x, over) if over else x
 
+  def over_context(self, x: Array) -> Array:
+    """The sum over the stretches of the sequence."""
+    return jax.lax.psum(x, "context") if self.context > 1 else x
+
   # ---- the expert group's tokens -----------------------------------------------------------------
 
   def share(self, x: Array) -> Array:
