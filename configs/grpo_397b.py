@@ -35,7 +35,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.compute = ConfigDict(
     dict(
       moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
-      moe_chunk=4096, delta_block=1024, remat="parts", logprob_chunk=256,
+      moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
     )
   )
   c.moment_dtype = "float32"

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from searchjax.dist.sharding import MESH_AXES, ROWS
@@ -35,7 +36,13 @@ def make_mesh(
       f"mesh: fsdp {fsdp} × expert {expert} × context {context} is not the number of devices, "
       f"{len(devices)}; change config.mesh"
     )
-  return Mesh(np.array(devices).reshape(fsdp, expert, context), MESH_AXES)
+  shape = (fsdp, expert, context)
+  if devices[0].platform == "tpu":
+    # Mesh axes along the slice's rings.
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  else:
+    grid = np.array(devices).reshape(shape)
+  return Mesh(grid, MESH_AXES)
 
 
 def place(tree: Any, mesh: Mesh, specs: Any = PartitionSpec()) -> Any:

@@ -27,12 +27,18 @@ STAGES = {
   "grpo": ("train_grpo", "grpo_tiny", ["--config.steps=10", "--config.checkpoint_every=2"]),
   "eval": ("evaluate", "evaluate_tiny", []),
 }
+# By metric, how far another machine may be, and at how many steps it is held. Between two optimisation
+# levels of the same compiler the losses differ by 1e-4 and the gradient norms by up to 8 %: optimisers
+# that normalise amplify rounding. A flipped sample changes a rollout, so GRPO is held tightly at its
+# first step and loosely after it.
 CURVES = {
-  "sft": ("loss", "grad_norm"), "rm": ("loss", "grad_norm"), "grpo": ("generated_length",),
+  "sft": {"loss": (0.002, 10), "grad_norm": (0.25, 10)},
+  "rm": {"loss": (0.005, 10), "grad_norm": (0.25, 10)},
+  "grpo": {
+    "generated_length": (0.25, 10), "penalty": (0.05, 1), "length_penalty": (0.05, 1),
+    "tool_calls": (0.05, 1), "grad_norm": (0.25, 1),
+  },
 }
-# Other processors round differently, and one flipped sample changes a rollout: SFT and RM drift
-# slowly, GRPO's ten steps of an untrained policy are only held to their level.
-TOLERANCE = {"sft": 0.02, "rm": 0.05, "grpo": 0.25}
 TIMES = ("rollout_seconds", "score_seconds", "update_seconds")
 
 
@@ -106,9 +112,9 @@ def test_killed_and_whole_rollouts_are_the_same(chains):
 @pytest.mark.parametrize("stage", ["sft", "rm", "grpo"])
 def test_golden_curves(chains, stage):
   golden = json.loads(GOLDEN.read_text())[stage]
-  for name in CURVES[stage]:
+  for name, (tolerance, steps) in CURVES[stage].items():
     got = [row[name] for row in metrics(chains[0], stage)]
-    np.testing.assert_allclose(got, golden[name], rtol=TOLERANCE[stage])
+    np.testing.assert_allclose(got[:steps], golden[name][:steps], rtol=tolerance, err_msg=name)
 
 
 def test_train_and_inference_agree_to_1e6_in_float32(chains):
