@@ -13,6 +13,7 @@ import pathlib
 import jax
 import numpy as np
 
+from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place
 from searchjax.dist.run_log import RunLog, find_stage, write_json, write_jsonl
 from searchjax.dist.settings import run_main
@@ -29,6 +30,7 @@ from searchjax.train_sft import load_questions
 
 
 def main(config, workdir: pathlib.Path) -> None:
+  check_config(config)
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   load = lambda stage, **settings: load_policy(

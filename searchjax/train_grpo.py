@@ -17,6 +17,7 @@ import numpy as np
 from searchjax.data.loader import rollout_batches
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
+from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
@@ -88,6 +89,7 @@ def question_stream(atlas, config):
 
 
 def main(config, workdir: pathlib.Path) -> None:
+  check_config(config)
   if config.engine.get("top_k", 0) or config.engine.get("top_p", 1.0) < 1.0:
     raise ValueError(
       "training samples from the full distribution: set engine.top_k=0 and engine.top_p=1.0, or "

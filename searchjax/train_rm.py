@@ -13,6 +13,7 @@ import numpy as np
 from searchjax.data.pairs import make_pairs
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
+from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog, find_stage
 from searchjax.dist.settings import run_main
@@ -43,6 +44,7 @@ def rm_loss(model, parallel=LOCAL):
 
 
 def main(config, workdir: pathlib.Path) -> None:
+  check_config(config)
   # ---- data and the backbone -------------------------------------------------------------------
   atlas = load_atlas(config.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

@@ -17,6 +17,7 @@ from searchjax.data.loader import sft_batches
 from searchjax.data.questions import forward_questions
 from searchjax.data.segments import training_examples
 from searchjax.dist import checkpoint
+from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
 from searchjax.dist.run_log import RunLog
 from searchjax.dist.settings import run_main
@@ -65,6 +66,7 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
 
 
 def main(config, workdir: pathlib.Path) -> None:
+  check_config(config)
   # ---- data: scripted experts against the live search service ----------------------------------
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

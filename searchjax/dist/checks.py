@@ -1,0 +1,69 @@
+"""What a config's values may be, checked before a run claims its folder.  HOST.
+
+Types are checked where overrides are read (`dist.settings`); here are ranges and choices. Only keys
+that a config has are looked at.
+"""
+
+from typing import Any
+
+from searchjax.dist.settings import flatten
+
+LEAST = {
+  "seed": 0, "steps": 1, "rows": 1, "questions_per_step": 1, "group_size": 1, "references": 1,
+  "checkpoint_every": 1, "keep_checkpoints": 1, "holdout_every": 1, "pair_length": 16,
+  "batch.rows": 1, "batch.length": 16, "data.questions": 1, "data.chats": 1, "gate.every": 1,
+  "gate.questions": 1, "engine.lanes": 1, "engine.feed_rows": 1, "engine.feed_tokens": 1,
+  "engine.decode_steps": 1, "limits.calls": 0, "limits.turn_tokens": 1, "limits.tokens": 16,
+  "scorer.rows": 1, "scorer.length": 16, "search.max_results": 1, "search.retries": 0,
+  "mesh.fsdp": 0, "mesh.expert": 1, "mesh.context": 1, "model.full_attention_interval": 1,
+  "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
+  "data.rubric_share": 0.0, "invalid_share": 0.0, "advantage.eps": 0.0,
+}
+MOST = {"data.rubric_share": 1.0, "invalid_share": 1.0}
+ABOVE_ZERO = ("temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm",
+              "search.timeout_s")
+_PENALTIES = ("anchored", "unconditional", "off")
+CHOICES = {
+  "reward.tool_penalty": _PENALTIES,
+  "reward.length_penalty": _PENALTIES,
+  "reward.aggregation": ("gated", "linear"),
+  "mismatch": ("token_is", "sequence_is", "none", "routing_replay", "bitwise"),
+  "optimizer.kind": ("adamw", "muon"),
+  "optimizer.decay": ("cosine", "linear", "constant"),
+  "mesh.layout": ("replicated", "zero3"),
+  "moment_dtype": ("float32", "bfloat16"),
+  "compute.remat": ("none", "layer", "parts"),
+}
+# Sequences: the least and the most an element may be.
+ELEMENTS = {"data.hops": (1, 3), "budgets": (0, 1000), "lengths": (16, 1 << 24)}
+
+
+def check_config(config: Any) -> None:
+  """Refuses values that no run can use.
+
+  Raises:
+    ValueError: the first such value, with its key and what it may be.
+  """
+  values = flatten(config)
+  for key, value in values.items():
+    if key in CHOICES and value not in CHOICES[key]:
+      known = ", ".join(f'"{choice}"' for choice in CHOICES[key])
+      _refuse(key, f"one of {known}", f'"{value}"')
+    if key in LEAST and value < LEAST[key]:
+      _refuse(key, f"at least {LEAST[key]}", value)
+    if key in MOST and value > MOST[key]:
+      _refuse(key, f"at most {MOST[key]}", value)
+    if key in ABOVE_ZERO and value <= 0:
+      _refuse(key, "above 0", value)
+    if key in ELEMENTS:
+      low, high = ELEMENTS[key]
+      if not value or not all(low <= element <= high for element in value):
+        _refuse(key, f"numbers from {low} to {high}, at least one", tuple(value))
+  if values.get("limits.tokens", 0) and values.get("lengths"):
+    if values["limits.tokens"] > max(values["lengths"]):
+      _refuse("limits.tokens", f"at most the longest of lengths, {max(values['lengths'])}",
+              values["limits.tokens"])
+
+
+def _refuse(key, expected, got):
+  raise ValueError(f'config key "{key}" must be {expected}; got {got}')
