@@ -143,7 +143,7 @@ def main(config, workdir: pathlib.Path) -> None:
 
 
 def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:
-  """Accuracy and calls of rollouts at temperature 1: token accuracy alone says little (TINY 2)."""
+  """Accuracy and calls of rollouts at temperature 1: token accuracy alone says little."""
   groups = agent.collect(
     questions, params, group_size=1, temperature=1.0, seed=seed, purpose="gate", step=step
   )

@@ -197,3 +197,10 @@ def test_the_readmes_paths_exist():
   assert named
   for name in sorted(named):
     assert (ROOT / name).exists(), f"README.md names {name}"
+
+
+def test_every_fault_that_is_named_is_explained():
+  page = set(re.findall(r"\b[A-Z]\d{1,2}\b", (ROOT / "docs/faults.md").read_text(encoding="utf-8")))
+  for path in (*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))):
+    named = re.findall(r"(?:\b|_)([TMPXRGAJLBHCYW]\d{1,2})(?=\b|_)", path.read_text(encoding="utf-8"))
+    assert set(named) <= page, f"{path.relative_to(ROOT)}: {sorted(set(named) - page)}"

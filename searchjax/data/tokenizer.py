@@ -11,7 +11,7 @@ The vocabulary is 256 bytes and merges learned on names (512 entries together), 
 wording words, then the added tokens: Qwen3.5's control tokens and runs of its markup, so that
 the fixed text of a turn costs one or two ids. Names of the atlas are never single tokens.
 
-Spec     issue part "policy"; TINY, "Tokenise names and text in separate segments".
+Why      names are copied piece by piece, so a name must be cut alike wherever it stands.
 """
 
 import argparse
