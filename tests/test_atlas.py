@@ -1,6 +1,7 @@
 """The packaged atlas: what it holds, how clean it is, and how a corpus of one's own is refused."""
 
 import collections
+import gzip
 import json
 import re
 
@@ -126,6 +127,15 @@ def test_split_sentences_of_plain_text():
    "line 2: page 'p/1' stands in line 1 already"),
   (['{"title": "A", "text": "x", "statements": [{"p": "q", "o": "r", "sent": 7}]}'],
    "line 1: expected a statement .* below 1"),
+  (['{"title": "A", "text": "x", "statements": [{"p": "q", "o": "r", "sent": true}]}'],
+   "line 1: expected a statement"),
+  (['{"title": "A", "text": "x"}', '{"title": "A", "text": "x", "statements": null}'],
+   "line 2: expected \"statements\" as a list, got None"),
+  (['{"title": "A", "text": "x", "statements": 5}'], "line 1: expected \"statements\" as a list"),
+  (['{"title": "A", "text": "x", "id": "a", "url": 5}'], "line 1: expected \"url\" as a string"),
+  (['{"title": "A", "text": "x", "country": []}'], "line 1: expected \"country\" as a string"),
+  (["", '{"title": "A", "text": ' + "[" * 100000], "line 2: not a page .JSON nested too deeply"),
+  (['{"title": "A", "text": "x", "n": ' + "1" * 5000 + "}"], "line 1: not JSON that can be read"),
   (['{"names_bank": "Ab"}', '{"title": "A", "text": "x"}'], "line 1: expected \"names_bank\""),
   (["", " "], "no pages"),
 ])
@@ -140,11 +150,37 @@ def test_a_malformed_corpus_names_its_line(tmp_path, lines, message):
 def test_a_missing_or_unreadable_corpus(tmp_path):
   with pytest.raises(ValueError, match="no such file"):
     load_atlas(tmp_path / "none.jsonl")
-  (tmp_path / "bytes.jsonl").write_bytes(b'{"title": "\xff"}')
+  good = b'{"title": "A", "text": "x"}\n'
+  (tmp_path / "bytes.jsonl").write_bytes(good + b'{"title": "\xff"}')
+  with pytest.raises(ValueError, match="line 2: not UTF-8 .invalid start byte at byte 12"):
+    load_atlas(tmp_path / "bytes.jsonl")
+  lines = (b'{"title": "%d", "text": "%x"}\n' % (i, i ** 7) for i in range(99))
+  whole = gzip.compress(b"".join(lines))
   (tmp_path / "not.gz").write_bytes(b"plain")
-  for name in ("bytes.jsonl", "not.gz"):
-    with pytest.raises(ValueError, match="not readable"):
+  (tmp_path / "cut.gz").write_bytes(whole[:-20])
+  (tmp_path / "damaged.gz").write_bytes(whole[:60] + b"\xff" * 60 + whole[120:])
+  (tmp_path / "checksum.gz").write_bytes(whole[:-8] + bytes(8))
+  for name in ("not.gz", "cut.gz", "damaged.gz", "checksum.gz"):
+    with pytest.raises(ValueError, match=r"not readable after line \d+ ") as caught:
       load_atlas(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_is_an_id_with_its_host_path_and_query(tmp_path):
+  urls = ["https://a.com/x", "https://b.com/x", "https://a.com", "https://b.com/",
+          "https://a.com/x?page=2", "https://atlas.example/city/7"]
+  path = tmp_path / "corpus.jsonl"
+  path.write_text("\n".join(json.dumps({"title": "T", "text": "x", "url": url}) for url in urls))
+  atlas = load_atlas(path)
+  assert list(atlas.pages) == ["a.com/x", "b.com/x", "a.com", "b.com/", "a.com/x?page=2", "city/7"]
+  assert [page.url for page in atlas.pages.values()] == urls
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path):
+  path = tmp_path / "corpus.jsonl"
+  path.write_text(r'{"title": "A\ud800", "text": "x\uDFFF y \ud83d\ude00 \\ud800"}')
+  page = load_atlas(path).pages["page/1"]
+  assert page.title == "A\ufffd" and page.sentences == ("x\ufffd y \U0001f600 \\ud800",)
 
 
 def test_plain_pages_make_an_atlas(tmp_path):
@@ -153,7 +189,7 @@ def test_plain_pages_make_an_atlas(tmp_path):
                   + json.dumps({"title": "Ice", "text": "Cold.", "url": "https://ice.example/x/1"}))
   atlas = load_atlas(path)
   assert atlas.pages["page/1"].sentences == ("Tea is hot.", "It is green.")
-  assert atlas.pages["x/1"].url == "https://ice.example/x/1" and atlas.names_bank == ()
+  assert atlas.pages["ice.example/x/1"].url == "https://ice.example/x/1" and atlas.names_bank == ()
 
 
 def test_the_sample_of_the_atlas_is_read(shared):

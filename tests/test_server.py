@@ -96,6 +96,7 @@ def bad_start(capsys, *arguments: str) -> str:
   assert main(list(arguments)) == 2
   printed = capsys.readouterr()
   assert printed.out == "" and printed.err.count("\n") == 1
+  assert printed.err.startswith("error: ")
   return printed.err
 
 
@@ -131,6 +132,15 @@ def test_a_page_without_words_is_no_corpus(capsys, tmp_path):
   path = tmp_path / "corpus.jsonl"
   path.write_text('{"title": "?", "text": "!"}\n')
   assert "no page has a word" in bad_start(capsys, "--corpus", str(path))
+
+
+@pytest.mark.parametrize("ready", ["", "no/such/folder/ready", "."])
+def test_a_ready_file_that_cannot_be_written(capsys, tmp_path, ready):
+  path = tmp_path / "corpus.jsonl"
+  path.write_text('{"title": "A", "text": "x"}\n')
+  error = bad_start(capsys, "--corpus", str(path), "--ready-file", str(tmp_path / ready))
+  assert "cannot write --ready-file" in error and list(tmp_path.iterdir()) == [path]
+  assert not tmp_path.with_name(tmp_path.name + ".draft").exists()
 
 
 def test_ones_own_plain_pages_as_a_user_would_start_it(tmp_path, plain_environment, client):

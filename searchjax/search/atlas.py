@@ -16,10 +16,13 @@ import json
 import pathlib
 import re
 import unicodedata
+import zlib
 from typing import NamedTuple
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
 LINK = re.compile(r"\[([^\]]*)\]\(/([a-z_]+)/([^)\s]*)\)")
+ATLAS_HOST = "atlas.example"
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 SPLITS = (("sft", 40), ("rl", 35), ("heldout", 25))
 
 # One sentence a relation, each naming its relation in the words an agent would search for.
@@ -155,7 +158,8 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   """Reads a JSONL corpus (.gz or plain): page rows and the bank of free names, if any.
 
   A row has "title" and either "sentences" or "text"; "id" or "url", "country" and "statements"
-  are optional.
+  are optional. Without "id" the URL is the id, less its scheme, and less the host where that is the
+  atlas's own. Half a surrogate pair, which no UTF-8 reply can hold, becomes U+FFFD.
 
   Raises:
     ValueError: no such file, an empty one, or a malformed line, which is named by its number.
@@ -163,10 +167,10 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f"corpus {path}: no such file; expected a JSONL file of pages")
-  rows, bank, seen = [], [], {}
+  rows, bank, seen, number = [], [], {}, 0
   opened = gzip.open if path.suffix == ".gz" else open
   try:
-    with opened(path, "rt", encoding="utf-8") as lines:
+    with opened(path, "rb") as lines:
       for number, line in enumerate(lines, 1):
         if not line.strip():
           continue
@@ -179,18 +183,26 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
         else:
           seen[row["id"]] = number
           rows.append(row)
-  except (UnicodeDecodeError, EOFError, OSError) as error:
-    raise ValueError(f"corpus {path}: not readable as UTF-8 JSONL ({error})") from error
+  except (EOFError, OSError, zlib.error) as error:
+    raise ValueError(f"corpus {path}: not readable after line {number} ({error})") from error
   if not rows:
     raise ValueError(f"corpus {path}: no pages; expected one JSON object a line")
   return rows, bank
 
 
-def _page_row(line: str, where: str, number: int) -> dict:
+def _page_row(line: bytes, where: str, number: int) -> dict:
   try:
-    row = json.loads(line)
+    row = json.loads(line.decode("utf-8"))
+    if b"\\ud" in line.lower():
+      row = json.loads(LONE_SURROGATE.sub("\ufffd", json.dumps(row, ensure_ascii=False)))
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{where}: not UTF-8 ({error.reason} at byte {error.start + 1})") from error
   except json.JSONDecodeError as error:
     raise ValueError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+  except RecursionError as error:
+    raise ValueError(f"{where}: not a page (JSON nested too deeply)") from error
+  except ValueError as error:  # A number of thousands of digits.
+    raise ValueError(f"{where}: not JSON that can be read ({error})") from error
   if not isinstance(row, dict):
     raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
   if "names_bank" in row:
@@ -206,11 +218,18 @@ def _page_row(line: str, where: str, number: int) -> dict:
   given = row.get("id", row.get("url", f"page/{number}"))
   if not isinstance(given, str) or not given:
     raise ValueError(f"{where}: expected \"id\" or \"url\" as a string, got {given!r}")
-  row["id"] = given.split("://", 1)[1].partition("/")[2] if "://" in given else given
-  for statement in row.setdefault("statements", []):
+  for key in ("url", "country"):
+    if not isinstance(row.get(key, ""), str) and (key == "url" or row[key] is not None):
+      raise ValueError(f"{where}: expected \"{key}\" as a string, got {row[key]!r}")
+  address = given.partition("://")[2] or given
+  row["id"] = address.removeprefix(ATLAS_HOST + "/") or address
+  if not isinstance(row.setdefault("statements", []), list):
+    raise ValueError(f"{where}: expected \"statements\" as a list, got {row['statements']!r}")
+  for statement in row["statements"]:
     if not (isinstance(statement, dict) and isinstance(statement.get("p"), str)
             and isinstance(statement.get("v", statement.get("o")), str)
-            and statement.get("sent") in range(len(row["sentences"]))):
+            and type(statement.get("sent")) is int
+            and statement["sent"] in range(len(row["sentences"]))):
       raise ValueError(f"{where}: expected a statement with \"p\", \"o\" or \"v\" as text and "
                        f"\"sent\" below {len(row['sentences'])}, got {statement!r}")
   return row
@@ -233,7 +252,7 @@ def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
     entities[page] = Entity(page, row["title"], page.split("/")[0], row.get("country"))
     pages[page] = Page(page, row["title"], tuple(row["sentences"]),
                        tuple(_statement(page, s) for s in row["statements"]),
-                       row.get("url", f"https://atlas.example/{page}"))
+                       row.get("url", f"https://{ATLAS_HOST}/{page}"))
   return Atlas(entities, pages, tuple(bank))
 
 

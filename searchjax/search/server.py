@@ -84,7 +84,7 @@ def read_body(body: bytes) -> dict:
   """
   try:
     request = json.loads(body)
-  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f"the body is not JSON: {error}") from error
   if not isinstance(request, dict):
     raise ValueError("expected a JSON object with \"query\"")
@@ -179,7 +179,7 @@ def _wait_until_ready(process, ready: pathlib.Path, errors) -> str:
     if process.poll() is not None:
       errors.seek(0)
       lines = errors.read().strip().splitlines()
-      raise ValueError(lines[-1] if lines else
+      raise ValueError(lines[-1].removeprefix("error: ") if lines else
                        f"search server: ended with code {process.returncode} before it was ready")
     if ready.exists():
       base_url = ready.read_text(encoding="utf-8").strip()
@@ -210,10 +210,22 @@ def _bind(port: int) -> socket.socket:
 
 
 def _announce(path: pathlib.Path, base_url: str):
-  """Writes the URL so that a reader never sees half of it."""
-  draft = path.with_name(path.name + ".draft")
-  draft.write_text(base_url + "\n", encoding="utf-8")
-  draft.rename(path)
+  """Writes the URL so that a reader never sees half of it.
+
+  Raises:
+    ValueError: the file cannot be written; nothing is left.
+  """
+  draft = path.parent / f"{path.name}.draft"
+  try:
+    draft.write_text(base_url + "\n", encoding="utf-8")
+    try:
+      draft.replace(path)
+    except OSError:
+      draft.unlink()
+      raise
+  except OSError as error:
+    raise ValueError(f"search server: cannot write --ready-file {path} ({error.strerror})"
+                     ) from error
 
 
 def _stop_with_stdin(server: uvicorn.Server):
@@ -235,24 +247,19 @@ def main(arguments: list[str] | None = None) -> int:
     listener = _bind(options.port)
     atlas = load_atlas(options.corpus)
     service = SearchService(atlas)
+    listener.listen(1024)
+    base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    if options.ready_file:
+      _announce(options.ready_file, base_url)
   except ValueError as error:
     if listener is not None:
       listener.close()
-    print(error, file=sys.stderr)
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
     return 2
   app = make_app(service, renameable=bool(atlas.names_bank))
   server = uvicorn.Server(uvicorn.Config(
     app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600))
-  listener.listen(1024)
-  base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
   print(f"{service.num_pages} pages at {base_url}", flush=True)
-  if options.ready_file:
-    try:
-      _announce(options.ready_file, base_url)
-    except OSError as error:
-      print(f"search server: cannot write --ready-file {options.ready_file} ({error.strerror})",
-            file=sys.stderr)
-      return 2
   if options.stop_with_stdin:
     threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
   server.run(sockets=[listener])
