@@ -7,6 +7,7 @@
 #   --workdir DIR  a quickstart run with sft/ and rm/ (default runs/quickstart); writes DIR/ablation/ARM/seed_N/
 #   --arms         values of config.reward.tool_penalty: anchored, unconditional, off
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage() { fail "$1 (bash launch/ablate.sh --help shows the arguments)" 2; }
@@ -19,19 +20,31 @@ while [ $# -gt 0 ]; do
       { [ $# -ge 2 ] && [ -n "$2" ] && [ "${2#--}" = "$2" ]; } || usage "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift ;;
+    --workdir=?*|--seeds=?*|--arms=?*)
+      name="${1%%=*}"
+      printf -v "${name#--}" '%s' "${1#*=}" ;;
+    --workdir=|--seeds=|--arms=) usage "${1%=} needs a value" ;;
     -h|--help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) usage "unknown argument \"$1\"" ;;
   esac
   shift
 done
 for seed in $seeds; do [[ "$seed" =~ ^[0-9]{1,9}$ ]] || usage "--seeds expects whole numbers, got \"$seed\""; done
+for arm in $arms; do
+  case "$arm" in
+    anchored|unconditional|off) ;;
+    *) usage "--arms expects anchored, unconditional or off, got \"$arm\"" ;;
+  esac
+done
+[[ "$seeds" = *[0-9]* ]] || usage "--seeds needs a value"
+[[ "$arms" = *[a-z]* ]] || usage "--arms needs a value"
 : "${workdir:=$REPO/runs/quickstart}"
 for stage in sft rm; do
   [ -d "$workdir/$stage" ] || fail "no $workdir/$stage; run bash launch/quickstart.sh --workdir $workdir first" 2
 done
 workdir="$(cd "$workdir" && pwd)"
 
-prepare_environment
+prepare_environment ""
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 # Two virtual CPU devices, one a core: batches and conversations are split over them.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the launch scripts: makes or reuses REPO/.venv and sets PY to its python.
 # The stamp in .venv holds a hash of setup.py, requirements.lock and the extras asked for; another hash installs again.
 #

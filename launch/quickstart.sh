@@ -10,6 +10,7 @@
 # The first run makes .venv; later ones reuse it.  A run that was stopped goes on when the same command is given
 # again.  It ends with a table and the path of report.html.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage() { fail "$1 (bash launch/quickstart.sh --help shows the arguments)" 2; }
@@ -22,8 +23,9 @@ while [ $# -gt 0 ]; do
       { [ $# -ge 2 ] && [ -n "$2" ] && [ "${2#--}" = "$2" ]; } || usage "$1 needs a value"
       if [ "$1" = --seed ]; then seed="$2"; else workdir="$2"; fi
       shift ;;
-    --seed=*) seed="${1#*=}" ;;
-    --workdir=*) workdir="${1#*=}" ;;
+    --seed=?*) seed="${1#*=}" ;;
+    --workdir=?*) workdir="${1#*=}" ;;
+    --seed=|--workdir=) usage "${1%=} needs a value" ;;
     -h|--help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) usage "unknown argument \"$1\"" ;;
   esac
@@ -35,7 +37,7 @@ done
 workdir="$(mkdir -p "$workdir" && cd "$workdir" && pwd)" || usage "cannot make --workdir"
 
 started=$SECONDS
-prepare_environment
+prepare_environment ""
 cd "$REPO"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 # Two virtual CPU devices, one a core: batches and conversations are split over them.

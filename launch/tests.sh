@@ -7,6 +7,7 @@
 # SEARCHJAX_TEST_WORKERS is the number of processes (default 2), SEARCHJAX_TEST_EXTRAS what setup.py's
 # extras to install (default "test"; "test,parity,compile" adds PyTorch and libtpu to compare and compile with).
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$REPO"
 
