@@ -62,7 +62,7 @@ METRICS: dict[str, Metric] = _table(
   Metric("learning_rate", "step size after warm-up and decay", "1", "as scheduled", "sft", 0.0),
   Metric(
     "rollout_accuracy",
-    "sampled rollouts on questions outside the training set with r_base = 1",
+    "right rollouts / rollouts, on questions outside the training set (evaluation: / valid ones)",
     "share",
     "rises",
     "sft",
@@ -197,7 +197,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "kl_k1",
-    "mean over tokens of −log ρ, ρ = π_train/μ_infer",
+    "mean of −log ρ, ρ = π_train/μ_infer, over tokens of rows with advantage ≠ 0; 0 without any",
     "nat",
     "|k1| below 1e-3",
     "grpo",
@@ -206,14 +206,14 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "kl_k3",
-    "mean over tokens of ρ − 1 − log ρ",
+    "mean of ρ − 1 − log ρ over the tokens of kl_k1; 0 without any",
     "nat",
     "below 1e-6 in float32, about 1e-3 in bfloat16",
     "grpo",
     -1e-6,
     0.1,
   ),
-  Metric("ratio_max", "largest ρ of any token", "1", "near 1", "grpo", 0.0, 10.0),
+  Metric("ratio_max", "largest max(ρ, 1/ρ) of the tokens of kl_k1; 1 without any", "1", "near 1", "grpo", 0.0, 10.0),
   # Where a group's signal comes from.
   Metric(
     "groups_all_wrong",
@@ -281,7 +281,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "truncated_share",
-    "valid rollouts stopped by their length limit / valid rollouts",
+    "rollouts stopped by the limit of a turn or of the context / all rollouts, invalid ones too",
     "share",
     "near 0",
     "grpo",
@@ -290,7 +290,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "malformed_call_share",
-    "calls with a bad schema or an unknown tool / calls",
+    "calls within the budget that do not parse or fit the schema / calls, over all rollouts",
     "share",
     "near 0",
     "grpo",
@@ -299,7 +299,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "answer_without_search",
-    "valid question rollouts with no call / valid question rollouts",
+    "valid question rollouts right without a call / valid question rollouts",
     "share",
     "near 0 where facts must be looked up",
     "grpo",
