@@ -51,8 +51,6 @@ def main(config, workdir: pathlib.Path) -> None:
   params, model, _ = load_policy(
     find_stage(workdir, "sft"), config.mesh, compute=config.compute
   )
-  log = RunLog(workdir, config, total_steps=config.steps,
-               resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
   questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
   chats = rubric_chats(config.seed + 7, config.data.chats, names=atlas.names_bank)
   pairs = make_pairs(atlas, questions, seed=config.seed, chats=chats, **config.data.pairs)
@@ -66,6 +64,8 @@ def main(config, workdir: pathlib.Path) -> None:
   mesh = division.mesh
   state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
   state = place(state, mesh, state_specs(state, division))
+  log = RunLog(workdir, config, total_steps=config.steps,
+               resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
     state, _ = checkpoint.restore(directory, state)

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, and usable after restore."""
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -103,6 +104,56 @@ def test_a_restored_array_takes_the_templates_sharding(tmp_path):
   template = {"w": jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding)}
   restored, _ = checkpoint.restore(tmp_path, template)
   assert restored["w"].sharding == sharding and float(restored["w"].sum()) == 28.0
+
+
+@pytest.mark.parametrize(
+  ("name", "length", "cause"),
+  [
+    ("tree/d/*", 40, "OUT_OF_RANGE"),
+    ("tree/d/*", None, "NOT_FOUND"),
+    ("tree/_METADATA", 40, "line 1 column"),
+    ("tree/_METADATA", None, "No such file .*tree/_METADATA"),
+    ("tree", None, "Unknown key: tree"),
+    ("meta", None, '"meta" was not found'),
+    ("meta/metadata", 5, "line 1 column"),
+    ("meta/metadata", None, "not found"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named_in_one_line(tmp_path, name, length, cause):
+  checkpoint.save(tmp_path, 3, _state(), {"step": 3}, keep=1)
+  for path in list((tmp_path / "3").glob(name)):
+    if length is not None:
+      path.write_bytes(path.read_bytes()[:length])
+    elif path.is_dir():
+      shutil.rmtree(path)
+    else:
+      path.unlink()
+  reads = {"restore": lambda: checkpoint.restore(tmp_path, _state())}
+  if name.startswith("meta"):
+    reads["read_meta"] = lambda: checkpoint.read_meta(tmp_path)
+  else:
+    reads["saved_blocks"] = lambda: list(checkpoint.saved_blocks(tmp_path))
+  for read in reads.values():
+    with pytest.raises(ValueError, match=f"step 3 is damaged .*{cause}.*; delete .*/3 and run") as e:
+      read()
+    assert "\n" not in str(e.value) and len(str(e.value)) < 500 and e.value.__cause__ is not None
+
+
+def test_a_mesh_that_does_not_divide_an_array_is_not_called_damage(tmp_path):
+  checkpoint.save(tmp_path, 1, {"w": jnp.arange(7.0)}, {}, keep=1)
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+  with pytest.raises(ValueError, match="divi") as e:
+    template = {"w": jax.ShapeDtypeStruct((7,), jnp.float32, sharding=sharding)}
+    checkpoint.restore(tmp_path, template)
+  assert "damaged" not in str(e.value)
+
+
+def test_a_step_that_is_not_there_has_no_record(tmp_path):
+  checkpoint.save(tmp_path, 1, {"w": jnp.zeros(2)}, {}, keep=1)
+  for read in (checkpoint.read_meta, checkpoint.saved_shapes):
+    with pytest.raises(ValueError, match=r"no checkpoint of step 2 .*there are \[1\]"):
+      read(tmp_path, 2)
 
 
 KILLED_SAVES = textwrap.dedent(

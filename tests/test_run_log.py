@@ -65,6 +65,74 @@ def test_a_folder_with_files_but_no_config_is_refused(tmp_path):
     RunLog(tmp_path, CONFIG, total_steps=1)
 
 
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [(b"[1]", "holds a list, expected an object"), (b"\xff{}", "is not UTF-8"), (b"{", "is not JSON")],
+)
+def test_a_config_that_cannot_be_read_is_refused(tmp_path, content, message):
+  (tmp_path / "config.json").write_bytes(content)
+  with pytest.raises(ValueError, match=message):
+    RunLog(tmp_path, CONFIG, total_steps=1)
+  assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_folder_that_cannot_be_made_says_why(tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(ValueError, match="work folder .*file/sub cannot be made: Not a directory"):
+    RunLog(tmp_path / "file/sub", CONFIG, total_steps=1)
+
+
+def _fail_after(workdir, write=lambda log: None, config=CONFIG):
+  with pytest.raises(ValueError, match="a bad value found late"):
+    with RunLog(workdir, config, total_steps=1) as log:
+      write(log)
+      raise ValueError("a bad value found late")
+
+
+def test_a_run_that_fails_before_its_first_line_takes_back_its_new_folder(tmp_path):
+  _fail_after(tmp_path / "new/sft")
+  assert list(tmp_path.iterdir()) == []
+  # The mended command may have the folder.
+  with RunLog(tmp_path / "new/sft", CONFIG | {"seed": 1}, total_steps=1):
+    pass
+
+
+def test_what_was_there_before_a_failed_run_stays(tmp_path):
+  (tmp_path / "a/tensorboard").mkdir(parents=True)
+  for name in ("a/notes.txt", "a/tensorboard/events.old"):
+    (tmp_path / name).write_text("mine")
+  before = sorted(tmp_path.rglob("*"))
+  _fail_after(tmp_path / "a")
+  assert sorted(tmp_path.rglob("*")) == before
+  (tmp_path / "empty").mkdir()
+  _fail_after(tmp_path / "empty")
+  assert (tmp_path / "empty").is_dir() and not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.parametrize(
+  "write",
+  [
+    lambda log: log.write(0, {"loss": 1.0}),
+    lambda log: log.rollouts(0, [{"a": 1}]),
+    lambda log: (log.workdir / "checkpoints").mkdir(),
+  ],
+  ids=["metrics", "rollouts", "checkpoints"],
+)
+def test_a_failed_run_that_has_begun_keeps_its_folder(tmp_path, write):
+  _fail_after(tmp_path / "sft", write)
+  assert (tmp_path / "sft/config.json").is_file()
+  with pytest.raises(ValueError, match="another run"):
+    RunLog(tmp_path / "sft", CONFIG | {"seed": 1}, total_steps=1)
+
+
+def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path):
+  with RunLog(tmp_path / "sft", CONFIG, total_steps=1):
+    pass
+  before = {path for path in tmp_path.rglob("*") if "events" not in path.name}
+  _fail_after(tmp_path / "sft")
+  assert before == {path for path in tmp_path.rglob("*") if "events" not in path.name}
+
+
 def test_c1_a_resumed_run_has_the_lines_of_one_never_stopped(tmp_path):
   def run(folder, steps, resume):
     with RunLog(folder, CONFIG, total_steps=5, resume_step=resume) as log:

@@ -97,6 +97,13 @@ def test_a_missing_file_names_its_neighbour(config_file):
     settings.load_config(config_file.replace("tiny", "tinny"))
 
 
+def test_a_missing_file_with_no_similar_neighbour_names_none(config_file):
+  path = config_file.replace("some_tiny", "nope")
+  with pytest.raises(ValueError) as e:
+    settings.load_config(path)
+  assert str(e.value) == f'no config file "{path}"'
+
+
 def test_files_that_are_no_configs_are_refused(tmp_path):
   cases = {
     "a.py": ("x = 1", "has no function get_config"),
@@ -133,6 +140,67 @@ def test_bad_arguments_give_one_line_and_exit_code_2(config_file, tmp_path, caps
   assert exit_info.value.code == 2 and captured.out == ""
   assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
   assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+  ("workdir", "message"),
+  [
+    ("", "--workdir is empty"),
+    (" ", "--workdir is empty"),
+    ("{file}", "is a file; give a folder"),
+    ("{file}/a/b", "b cannot be made: {file} is a file"),
+    ("{folder}/" + "n" * 300, "cannot be made: File name too long"),
+  ],
+)
+def test_a_work_folder_that_cannot_be_is_refused(config_file, tmp_path, capsys, workdir, message):
+  names = {"file": config_file, "folder": tmp_path}
+  with pytest.raises(SystemExit) as exit_info:
+    _run(["--config", config_file, "--workdir=" + workdir.format(**names)], _not_called)
+  error = capsys.readouterr().err
+  assert exit_info.value.code == 2 and error.count("\n") == 1
+  assert message.format(**names) in error
+
+
+def _not_called(config, workdir):
+  pytest.fail("main was called")
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(config_file, tmp_path, capsys):
+  def main(config, workdir):
+    raise KeyboardInterrupt
+
+  with pytest.raises(SystemExit) as exit_info:
+    _run(["--config", config_file, "--workdir", str(tmp_path)], main)
+  assert exit_info.value.code == 130
+  expected = "interrupted; the same command goes on from the last checkpoint\n"
+  assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+  ("key", "lookup"),
+  [
+    ("model", lambda config: config.model.layers),
+    ("model", lambda config: config["model"]),
+    ("penalty", lambda config: config.reward.penalty),
+    ("penalty", lambda config: dict(config.reward)["eps"] and config["reward"]["penalty"]),
+  ],
+)
+def test_a_key_the_config_lacks_asks_for_the_stage(config_file, tmp_path, capsys, key, lookup):
+  with pytest.raises(SystemExit) as exit_info:
+    _run(
+      ["--config", config_file, "--workdir", str(tmp_path)], lambda config, workdir: lookup(config)
+    )
+  assert exit_info.value.code == 2
+  expected = f'error: config has no key "{key}"; is {config_file} the config of this stage?\n'
+  assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("fault", [lambda config: {}["model"], lambda config: config.seed.model])
+def test_other_missing_keys_and_attributes_keep_their_traceback(config_file, tmp_path, fault):
+  with pytest.raises((KeyError, AttributeError), match="model"):
+    _run(
+      ["--config", config_file, "--workdir", str(tmp_path)], lambda config, workdir: fault(config)
+    )
 
 
 def test_a_value_error_of_a_library_keeps_its_traceback(config_file, tmp_path):

@@ -13,6 +13,7 @@ Letters  none.
 Source   orbax.checkpoint; the zarr3 sharding codec.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ import tensorstore
 from jax.experimental import multihost_utils
 
 
+CAUSE_LENGTH = 160  # Characters of a library's message that are shown.
 # Where a block lies: start and stop along every axis.
 Box = tuple[slice, ...]
 
@@ -75,21 +77,15 @@ def restore(
     The tree and its JSON record.
 
   Raises:
-    ValueError: no checkpoint there, or it does not fit the template (the first differing leaf is
-      named).
+    ValueError: no checkpoint there, a damaged one, or it does not fit the template (the first
+      differing leaf is named).
   """
-  wanted = latest_step(directory) if step is None else step
-  if wanted is None:
-    raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
-  with _manager(directory) as manager:
-    if wanted not in manager.all_steps():
-      raise ValueError(
-        f"no checkpoint of step {wanted} in {directory}; there are {sorted(manager.all_steps())}"
-      )
-    _check_fits(manager.item_metadata(wanted)["tree"], template, directory)
+  with _open_step(directory, step) as (manager, wanted):
+    _check_fits(_saved_tree(manager, directory, wanted), template, directory)
     target = jax.tree.map(_as_struct, template)
     items = ocp.args.Composite(tree=ocp.args.StandardRestore(target), meta=ocp.args.JsonRestore())
-    restored = manager.restore(wanted, args=items)
+    with _naming_damage(directory, wanted):
+      restored = manager.restore(wanted, args=items)
   return restored["tree"], restored["meta"]
 
 
@@ -165,13 +161,10 @@ def saved_shapes(
   """Shape and dtype of every array of a checkpoint, by dotted name.
 
   Raises:
-    ValueError: no such checkpoint.
+    ValueError: no such checkpoint, or a damaged one.
   """
-  wanted = latest_step(directory) if step is None else step
-  if wanted is None:
-    raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
-  with _manager(directory) as manager:
-    saved = manager.item_metadata(wanted)["tree"]
+  with _open_step(directory, step) as (manager, wanted):
+    saved = _saved_tree(manager, directory, wanted)
   return {
     _path(path): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     for path, leaf in jax.tree_util.tree_leaves_with_path(saved)
@@ -189,28 +182,29 @@ def saved_blocks(
     Dotted name, slices with start and stop, values.
 
   Raises:
-    ValueError: no such checkpoint.
+    ValueError: no such checkpoint, or a damaged one.
   """
   shapes = saved_shapes(directory, step)
   wanted = latest_step(directory) if step is None else step
   folder = pathlib.Path(directory).absolute() / str(wanted) / "tree"
   for name, leaf in shapes.items():
-    store = tensorstore.open(_stored_at(folder, name), open=True).result()
+    with _naming_damage(directory, wanted):
+      store = tensorstore.open(_stored_at(folder, name), open=True).result()
     for box in _boxes(leaf.shape, store.chunk_layout.write_chunk.shape):
-      yield name, box, store[box].read().result()
+      with _naming_damage(directory, wanted):
+        values = store[box].read().result()
+      yield name, box, values
 
 
 def read_meta(directory: str | pathlib.Path, step: int | None = None) -> dict[str, Any]:
   """Reads only the JSON record, e.g. to learn a model's config before making its template.
 
   Raises:
-    ValueError: no such checkpoint.
+    ValueError: no such checkpoint, or a damaged one.
   """
-  wanted = latest_step(directory) if step is None else step
-  if wanted is None:
-    raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
-  with _manager(directory) as manager:
-    return manager.restore(wanted, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+  items = ocp.args.Composite(meta=ocp.args.JsonRestore())
+  with _open_step(directory, step) as (manager, wanted), _naming_damage(directory, wanted):
+    return manager.restore(wanted, args=items)["meta"]
 
 
 def latest_step(directory: str | pathlib.Path) -> int | None:
@@ -229,6 +223,54 @@ def _manager(directory: str | pathlib.Path, keep: int | None = None) -> ocp.Chec
   return ocp.CheckpointManager(
     pathlib.Path(directory).absolute(), options=options, item_handlers=handlers
   )
+
+
+@contextlib.contextmanager
+def _open_step(
+  directory: str | pathlib.Path, step: int | None
+) -> Iterator[tuple[ocp.CheckpointManager, int]]:
+  wanted = latest_step(directory) if step is None else step
+  if wanted is None or not pathlib.Path(directory).is_dir():
+    raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
+  with _manager(directory) as manager:
+    if wanted not in manager.all_steps():
+      raise ValueError(
+        f"no checkpoint of step {wanted} in {directory}; there are {sorted(manager.all_steps())}"
+      )
+    yield manager, wanted
+
+
+@contextlib.contextmanager
+def _naming_damage(directory: str | pathlib.Path, step: int) -> Iterator[None]:
+  """What Orbax and TensorStore raise at truncated or missing files becomes one line.
+
+  Bad JSON and bad UTF-8 are ValueErrors.
+  """
+  try:
+    yield
+  except (ValueError, KeyError, FileNotFoundError) as error:
+    lines = str(error.args[0] if isinstance(error, KeyError) else error).splitlines()
+    cause = lines[0] if lines else type(error).__name__
+    if len(cause) > CAUSE_LENGTH:
+      cause = cause[:CAUSE_LENGTH] + "…"
+    raise ValueError(
+      f"checkpoint {directory} step {step} is damaged ({cause}); "
+      f"delete {pathlib.Path(directory) / str(step)} and run the stage again"
+    ) from error
+
+
+def _saved_tree(manager: ocp.CheckpointManager, directory: str | pathlib.Path, step: int) -> Any:
+  """Shapes and dtypes as the checkpoint has them."""
+  folder = pathlib.Path(directory).absolute() / str(step) / "tree"
+  with _naming_damage(directory, step):
+    if folder.is_dir():
+      # One at a time: an array that does not open stops Orbax amid its threads, which complain.
+      record = json.loads((folder / "_METADATA").read_text(encoding="utf-8"))
+      for entry in record["tree_metadata"].values():
+        if not entry["value_metadata"].get("skip_deserialize"):
+          name = ".".join(key["key"] for key in entry["key_metadata"])
+          tensorstore.open(_stored_at(folder, name), open=True).result()
+    return manager.item_metadata(step)["tree"]
 
 
 def barrier(name: str) -> None:
@@ -314,6 +356,7 @@ def _stored_at(folder: pathlib.Path, name: str) -> dict[str, Any]:
 
 def _as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
   sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  sharding.shard_shape(np.shape(leaf))  # A mesh that does not divide it is no damage: said here.
   return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding)
 
 

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -46,7 +47,11 @@ PLAIN_LINES = 25  # Lines of progress a run prints where there is no terminal.
 
 
 class RunLog:
-  """Writes one run's folder.  A context manager; `close` flushes everything."""
+  """Writes one run's folder.  A context manager; `close` flushes everything.
+
+  A run that made its folder's config.json and fails inside the context before its first metric
+  line takes back what it made, so the mended command may have the folder.
+  """
 
   def __init__(
     self,
@@ -69,10 +74,15 @@ class RunLog:
 
     Raises:
       ValueError: the folder holds another run (the differing keys are named), or files but no
-        config.json.
+        config.json, or cannot be made.
     """
     self.workdir = pathlib.Path(workdir)
-    _claim_workdir(self.workdir, config)
+    try:
+      self._claim = _claim_workdir(self.workdir, config)
+    except OSError as error:
+      raise ValueError(
+        f"work folder {workdir} cannot be made: {error.strerror}; give another --workdir"
+      ) from error
     self._total_steps = total_steps
     self._title = title or self.workdir.name
     self._metrics_path = self.workdir / "metrics.jsonl"
@@ -91,8 +101,10 @@ class RunLog:
   def __enter__(self) -> "RunLog":
     return self
 
-  def __exit__(self, *_: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     self.close()
+    if kind is not None and self._claim is not None:
+      self._claim.take_back()
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes one step's numbers.
@@ -204,15 +216,66 @@ def write_json(path: pathlib.Path, record: Mapping[str, Any]) -> None:
   _write_atomically(path, json.dumps(record, default=_plain, ensure_ascii=False, indent=2) + "\n")
 
 
-def _claim_workdir(workdir: pathlib.Path, config: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """What was there before a run wrote its config.json.
+
+  Args:
+    workdir: the run's folder.
+    missing: the folder and those above it that were not there, the innermost first.
+    present: what lay in the folder and in its tensorboard/.
+  """
+
+  workdir: pathlib.Path
+  missing: tuple[pathlib.Path, ...]
+  present: frozenset[pathlib.Path]
+
+  @classmethod
+  def before(cls, workdir: pathlib.Path) -> "Claim":
+    missing = tuple(path for path in (workdir, *workdir.parents) if not path.exists())
+    return cls(workdir, missing, frozenset(_inside(workdir) + _inside(workdir / "tensorboard")))
+
+  def take_back(self) -> None:
+    """Removes what RunLog made, unless there is a metric line or anything else of the run."""
+    config, metrics, tensorboard = (
+      self.workdir / name for name in ("config.json", "metrics.jsonl", "tensorboard")
+    )
+    made = set(_inside(self.workdir)) - self.present
+    if made - {config, metrics, tensorboard} or (metrics in made and metrics.stat().st_size):
+      return
+    if tensorboard in made:
+      shutil.rmtree(tensorboard)
+    for path in set(_inside(tensorboard)) - self.present:
+      path.unlink()
+    for path in (metrics, config):
+      path.unlink(missing_ok=True)
+    for folder in self.missing:
+      if _inside(folder):
+        return
+      folder.rmdir()
+
+
+def _inside(folder: pathlib.Path) -> list[pathlib.Path]:
+  return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _claim_workdir(workdir: pathlib.Path, config: Any) -> Claim | None:
+  """Writes config.json; returns the claim, None where the same run's file is there already."""
   resolved = config.to_dict() if hasattr(config, "to_dict") else dict(config)
   resolved = json.loads(json.dumps(resolved, default=_plain))
   path = workdir / "config.json"
   if path.is_file():
     try:
-      there = settings.flatten(json.loads(path.read_text(encoding="utf-8")))
+      record = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+      raise ValueError(f"{path} is not UTF-8; give another --workdir") from error
     except json.JSONDecodeError as error:
       raise ValueError(f"{path} is not JSON ({error.msg}); give another --workdir") from error
+    if not isinstance(record, dict):
+      raise ValueError(
+        f"{path} holds a {type(record).__name__}, expected an object; give another --workdir"
+      )
+    there = settings.flatten(record)
     here = settings.flatten(resolved)
     differing = [
       key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)
@@ -226,13 +289,15 @@ def _claim_workdir(workdir: pathlib.Path, config: Any) -> None:
         f"{workdir} is the work folder of another run: its config differs in {shown}{more}; "
         "give another --workdir or delete it"
       )
-    return
+    return None
   for name in ("metrics.jsonl", "rollouts", "checkpoints"):
     if (workdir / name).exists():
       raise ValueError(
         f"{workdir} holds {name} but no config.json; give another --workdir or delete it"
       )
+  claim = Claim.before(workdir)
   write_json(path, resolved)
+  return claim
 
 
 def _truncate_metrics(path: pathlib.Path, resume_step: int) -> None:

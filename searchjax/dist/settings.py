@@ -22,6 +22,7 @@ from typing import Any
 import ml_collections
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130  # 128 and SIGINT's number, as shells have it.
 PACKAGE_ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRUE_WORDS = ("true", "1", "yes", "on")
 FALSE_WORDS = ("false", "0", "no", "off")
@@ -77,9 +78,9 @@ def run_main(
     needs_config: whether the entry point takes `--config FILE` and overrides.
 
   Raises:
-    SystemExit: code 2 for bad arguments and for a ValueError that searchjax or the config file
-      raised itself.  A ValueError from inside a library is a fault of the program, and keeps its
-      traceback.
+    SystemExit: code 2 for bad arguments, for a ValueError that searchjax or the config file raised
+      itself, and for a key that `main` looks up and the config lacks; code 130 for Ctrl-C.  A
+      ValueError from inside a library is a fault of the program, and keeps its traceback.
   """
   parser = OneLineParser(description=description, allow_abbrev=False)
   if needs_config:
@@ -92,17 +93,19 @@ def run_main(
   config_path = arguments.config if needs_config else None
   try:
     overrides = collect_overrides(rest, allowed=needs_config)
-    workdir = pathlib.Path(arguments.workdir)
-    if workdir.exists() and not workdir.is_dir():
-      raise ValueError(f"--workdir {workdir} is a file; give a folder")
+    workdir = _read_workdir(arguments.workdir)
     if needs_config:
-      main(load_config(config_path, overrides), workdir)
+      _run_with_config(main, load_config(config_path, overrides), workdir, config_path)
     else:
       main(workdir)
   except ValueError as error:
     if not is_ours(error, config_path):
       raise
     fail(str(error))
+  except KeyboardInterrupt:
+    goes_on = "; the same command goes on from the last checkpoint" if needs_config else ""
+    print(f"interrupted{goes_on}", file=sys.stderr)
+    raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def fail(message: str) -> None:
@@ -130,12 +133,54 @@ class OneLineParser(argparse.ArgumentParser):
     fail(f"{message} (--help shows the arguments)")
 
 
+def _read_workdir(text: str) -> pathlib.Path:
+  if not text.strip():
+    raise ValueError("--workdir is empty; give a folder")
+  workdir = pathlib.Path(text)
+  try:
+    if workdir.exists() and not workdir.is_dir():
+      raise ValueError(f"--workdir {workdir} is a file; give a folder")
+    above = next(parent for parent in workdir.absolute().parents if parent.exists())
+  except OSError as error:  # A folder that may not be read, a name that is too long.
+    raise ValueError(f"work folder {workdir} cannot be made: {error.strerror}") from error
+  if not above.is_dir():
+    raise ValueError(f"work folder {workdir} cannot be made: {above} is a file")
+  return workdir
+
+
+def _run_with_config(
+  main: Callable[..., None],
+  config: ml_collections.FrozenConfigDict,
+  workdir: pathlib.Path,
+  config_path: str,
+) -> None:
+  try:
+    main(config, workdir)
+  except (AttributeError, KeyError) as error:
+    key = _missing_key(error)
+    if key is None:
+      raise
+    raise ValueError(
+      f'config has no key "{key}"; is {config_path} the config of this stage?'
+    ) from error
+
+
+def _missing_key(error: AttributeError | KeyError) -> str | None:
+  """The key that a ConfigDict's own lookup did not find; None where anything else raised."""
+  frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+  if not frames or frames[-1].f_globals.get("__name__") != ml_collections.ConfigDict.__module__:
+    return None
+  argument = {"__getattr__": "attribute", "__getitem__": "key"}.get(frames[-1].f_code.co_name)
+  return None if argument is None else str(frames[-1].f_locals[argument])
+
+
 def _run_config_file(path: str) -> ml_collections.ConfigDict:
   file_name, _, variant = path.partition(":")
   file = pathlib.Path(file_name)
   if not file.is_file():
-    siblings = [str(p) for p in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
-    hint = nearest(file_name, siblings) if siblings else ""
+    stems = [p.stem for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+    close = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.6)
+    hint = f'; nearest: "{file.parent / close[0]}.py"' if close else ""
     raise ValueError(f'no config file "{file_name}"{hint}')
   spec = importlib.util.spec_from_file_location(f"searchjax_config_{file.stem}", file)
   if spec is None or spec.loader is None:
