@@ -17,7 +17,7 @@ import io
 import json
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -75,6 +75,43 @@ FINAL_SHARE = 0.1  # The part of an ablation's steps that its final numbers are 
 
 class MissingPartError(ValueError):
   """The run folder lacks what a figure needs; the message says which file and what writes it."""
+
+
+NUMBER, TEXT = (int, float), (str,)
+
+
+def check_fields(
+  value: Any, where: str, required: Mapping[str, tuple[type, ...]], optional: Sequence[str] = ()
+) -> None:
+  """Checks an object that was read from a file.
+
+  Args:
+    value: what JSON gave.
+    where: the file, the line and the place in it, for the message.
+    required: the types each field may have.
+    optional: fields that are numbers or null where they stand.
+
+  Raises:
+    ValueError: one line that names the place and the field.
+  """
+  if not isinstance(value, dict):
+    raise ValueError(f"{where}: expected an object, got {type(value).__name__}")
+  wanted = dict(required) | {
+    key: (*NUMBER, type(None)) for key in optional if key in value and key not in required
+  }
+  for key, kinds in wanted.items():
+    if key not in value:
+      raise ValueError(f'{where}: no "{key}"; the run that writes this file wrote it otherwise')
+    if not isinstance(value[key], kinds):
+      names = " or ".join(_JSON_NAMES[kind] for kind in kinds if kind is not int)
+      found = _JSON_NAMES[type(value[key])]
+      raise ValueError(f'{where}: expected "{key}" as {names}, got {found}')
+
+
+_JSON_NAMES = {
+  dict: "an object", list: "a list", str: "text", bool: "a truth value", int: "a number",
+  float: "a number", type(None): "null",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,9 +376,10 @@ def table2(workdir: pathlib.Path) -> list[dict[str, str]]:
   """Offline evaluation of base, SFT and RL as rows of text, one a policy and decoding.
 
   Raises:
-    MissingPartError: there is no eval/results.json.
+    MissingPartError: there is no eval/results.json, or no policy in it.
+    ValueError: it is malformed.
   """
-  policies = read_results(workdir).get("policies") or {}
+  policies = read_results(workdir)["policies"]
   hops = sorted(
     {hop for modes in policies.values() for row in modes.values() for hop in row["by_hop"]}, key=int
   )
@@ -369,6 +407,8 @@ def table2(workdir: pathlib.Path) -> list[dict[str, str]]:
           "n": str(row.get("n", "")),
         }
       )
+  if not rows:
+    raise MissingPartError(f"{workdir}/eval/results.json has no policies; run searchjax.evaluate")
   return rows
 
 
@@ -404,9 +444,11 @@ def collect_ablation(workdir: pathlib.Path) -> dict[str, Any]:
   folder = workdir / "ablation"
   arms: dict[str, Any] = {}
   for run in sorted(folder.glob("*/seed_*")):
-    rows = run_log.read_metrics(run / "metrics.jsonl")
+    rows = read_metrics(run / "metrics.jsonl")
     if not rows:
       continue
+    if not run.name.removeprefix("seed_").isdecimal():
+      raise ValueError(f"{run}: expected a folder seed_N with a whole number N")
     arm = arms.setdefault(run.parent.name, {"seeds": [], "curves": [], "final": []})
     last = rows[-max(1, round(len(rows) * FINAL_SHARE)) :]
     keys = ("step", "base_reward", "tool_calls", "tool_penalty")
@@ -421,7 +463,7 @@ def collect_ablation(workdir: pathlib.Path) -> dict[str, Any]:
   if arms:
     return {"arms": arms}
   if (folder / "results.json").is_file():
-    return _read_json(folder / "results.json")
+    return _check_ablation(_read_json(folder / "results.json"), f"{folder}/results.json")
   raise MissingPartError(f"{folder} has no runs; run bash launch/ablate.sh --workdir {workdir}")
 
 
@@ -446,13 +488,53 @@ def markdown_table(rows: Sequence[dict[str, str]]) -> str:
   return "\n".join(lines) + "\n"
 
 
+def read_metrics(path: pathlib.Path) -> list[dict[str, float]]:
+  """Reads metrics.jsonl as `run_log.read_metrics` does, and checks it.
+
+  Raises:
+    ValueError: a line is not an object of numbers with a "step"; it is named by its number.
+  """
+  lines = _read_text(path).splitlines() if path.is_file() else []
+  for number, line in enumerate(lines, start=1):
+    where = f"{path}, line {number}"
+    try:
+      row = json.loads(line)
+    except json.JSONDecodeError as error:
+      if number == len(lines):  # Half a line of a run that is being written, or was killed.
+        break
+      raise ValueError(f"{where} is not JSON: {error.msg}") from error
+    except RecursionError as error:
+      raise ValueError(f"{where} is nested too deeply") from error
+    check_fields(row, where, {"step": NUMBER}, list(row) if isinstance(row, dict) else ())
+  return run_log.read_metrics(path)
+
+
+def read_records(path: pathlib.Path) -> list[Any]:
+  """Reads a JSONL file's values; what each of them is, the caller checks.
+
+  Raises:
+    ValueError: a line is not JSON; it is named by its number.
+  """
+  records = []
+  for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    if not line.strip():
+      continue
+    try:
+      records.append(json.loads(line))
+    except json.JSONDecodeError as error:
+      raise ValueError(f"{path}, line {number} is not JSON: {error.msg}") from error
+    except RecursionError as error:
+      raise ValueError(f"{path}, line {number} is nested too deeply") from error
+  return records
+
+
 def read_steps(run: pathlib.Path, writer: str) -> list[dict[str, float]]:
   """A stage's metrics.jsonl.
 
   Raises:
     MissingPartError: there is none, or it is empty.
   """
-  rows = run_log.read_metrics(run / "metrics.jsonl")
+  rows = read_metrics(run / "metrics.jsonl")
   if not rows:
     raise MissingPartError(f"{run}/metrics.jsonl is missing or empty; run {writer} --workdir {run}")
   return rows
@@ -463,11 +545,52 @@ def read_results(workdir: pathlib.Path) -> dict[str, Any]:
 
   Raises:
     MissingPartError: there is none.
+    ValueError: it is malformed; the field is named.
   """
   path = workdir / "eval/results.json"
   if not path.is_file():
     raise MissingPartError(f"{path} is missing; run searchjax.evaluate --workdir {workdir}/eval")
-  return _read_json(path)
+  found = _read_json(path)
+  check_fields(found, str(path), {"policies": (dict,)}, ["perfect_calls"])
+  point = dict.fromkeys(("budget", "accuracy", "low", "high", "cents_per_query"), NUMBER)
+  means = [f"{key}{end}" for key in ("accuracy", "calls") for end in ("", "_low", "_high")]
+  for policy, modes in found["policies"].items():
+    check_fields(found["policies"], f"{path}, policies", {policy: (dict,)})
+    for mode, row in modes.items():
+      where = f"{path}, policies.{policy}.{mode}"
+      required = {"by_hop": (dict,), "accuracy": NUMBER, "cents_per_query": NUMBER}
+      check_fields(row, where, required, [*means, "preference", "n"])
+      for hop, cell in row["by_hop"].items():
+        if not hop.isdecimal():
+          raise ValueError(f'{where}.by_hop: expected numbers of hops, got "{hop}"')
+        check_fields(cell, f"{where}.by_hop.{hop}", {}, ["accuracy"])
+  if found.get("budget") is not None:
+    check_fields(found, str(path), {"budget": (dict,)})
+    for policy, points in found["budget"].items():
+      check_fields(found["budget"], f"{path}, budget", {policy: (list,)})
+      for number, one in enumerate(points):
+        check_fields(one, f"{path}, budget.{policy}[{number}]", point)
+  return found
+
+
+def _check_ablation(found: dict[str, Any], where: str) -> dict[str, Any]:
+  check_fields(found, where, {"arms": (dict,)})
+  if not found["arms"]:
+    raise ValueError(f'{where}: "arms" is empty; delete the file')
+  for arm, record in found["arms"].items():
+    place = f"{where}, arms.{arm}"
+    check_fields(record, place, dict.fromkeys(("seeds", "curves", "final"), (list,)))
+    if not len(record["seeds"]) == len(record["curves"]) == len(record["final"]) > 0:
+      raise ValueError(f"{place}: expected a curve and a final record for each of its seeds")
+    for number, final in enumerate(record["final"]):
+      check_fields(final, f"{place}.final[{number}]", {"accuracy": NUMBER, "calls": NUMBER})
+    for number, rows in enumerate(record["curves"]):
+      if not isinstance(rows, list):
+        raise ValueError(f"{place}.curves[{number}]: expected a list of steps")
+      for row in rows:
+        metrics = list(row) if isinstance(row, dict) else ()
+        check_fields(row, f"{place}.curves[{number}]", {"step": NUMBER}, metrics)
+  return found
 
 
 def svg(figure: Figure, *, transparent: bool = False) -> str:
@@ -493,35 +616,46 @@ def main(workdir: pathlib.Path) -> None:
   if not workdir.is_dir():
     raise ValueError(f"no run folder {workdir}; give the --workdir of a quickstart run")
   folder = workdir / "figures"
-  written, missing = [], []
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"{folder} is a file; move it away, the figures go into a folder there")
+  # Everything is read and drawn before anything is written.
+  drawn: dict[str, Figure] = {}
+  missing, table = [], None
   for part in PARTS:
     try:
-      figure = draw(part, workdir)
+      drawn[part.name] = draw(part, workdir)
     except MissingPartError as error:
       missing.append(f"{part.name}: {error}")
-      continue
-    folder.mkdir(exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-      figure.savefig(folder / f"{part.name}.png", metadata={"Software": None})
-    (folder / f"{part.name}.svg").write_text(svg(figure), encoding="utf-8")
-    written.append(part.name)
   try:
-    rows = table2(workdir)
-    folder.mkdir(exist_ok=True)
-    notes = "\n".join(table2_notes(workdir))
-    (folder / "table2.md").write_text(f"{markdown_table(rows)}\n{notes}\n", encoding="utf-8")
-    _write_csv(folder / "table2.csv", rows)
-    written.append("table2")
+    table = table2(workdir), table2_notes(workdir)
   except MissingPartError as error:
     missing.append(f"table2: {error}")
-  if (workdir / "ablation").is_dir() and "ablation" in written:
-    run_log.write_json(workdir / "ablation/results.json", collect_ablation(workdir))
-    (folder / "ablation.md").write_text(markdown_table(ablation_table(workdir)), encoding="utf-8")
-  if not written:
+  if not drawn and table is None:
     raise ValueError(f"nothing to draw in {workdir}: " + "; ".join(missing))
-  print(f"figures: {folder} ({', '.join(written)})")
+  try:
+    _write(workdir, folder, drawn, table)
+  except OSError as error:
+    raise ValueError(f"cannot write {error.filename}: {error.strerror}") from error
+  names = [*drawn] + ([] if table is None else ["table2"])
+  print(f"figures: {folder} ({', '.join(names)})")
   for line in missing:
     print(f"not drawn: {line}")
+
+
+def _write(workdir: pathlib.Path, folder: pathlib.Path, drawn: dict[str, Figure], table) -> None:
+  folder.mkdir(exist_ok=True)
+  for name, figure in drawn.items():
+    with matplotlib.rc_context(STYLE):
+      figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    (folder / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
+  if table is not None:
+    rows, notes = table
+    text = markdown_table(rows) + "\n" + "\n".join(notes) + "\n"
+    (folder / "table2.md").write_text(text, encoding="utf-8")
+    _write_csv(folder / "table2.csv", rows)
+  if "ablation" in drawn:
+    run_log.write_json(workdir / "ablation/results.json", collect_ablation(workdir))
+    (folder / "ablation.md").write_text(markdown_table(ablation_table(workdir)), encoding="utf-8")
 
 
 def _grid(rows: int, columns: int, width: float = 6.6, height: float | None = None):
@@ -579,8 +713,10 @@ def _legend_outside(figure: Figure) -> None:
 
 
 def _perfect_calls(workdir: pathlib.Path) -> float | None:
-  path = workdir / "eval/results.json"
-  return _read_json(path).get("perfect_calls") if path.is_file() else None
+  try:
+    return read_results(workdir).get("perfect_calls")
+  except MissingPartError:
+    return None
 
 
 def _known(policies: dict[str, Any]) -> list[str]:
@@ -618,11 +754,22 @@ def _plain_words(value: Any) -> str:
   return str(value)
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+def _read_json(path: pathlib.Path) -> Any:
   try:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(_read_text(path))
   except json.JSONDecodeError as error:
     raise ValueError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from error
+  except RecursionError as error:
+    raise ValueError(f"{path} is nested too deeply") from error
+
+
+def _read_text(path: pathlib.Path) -> str:
+  try:
+    return path.read_text(encoding="utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is not UTF-8 at byte {error.start + 1}") from error
+  except OSError as error:
+    raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _write_csv(path: pathlib.Path, rows: Sequence[dict[str, str]]) -> None:

@@ -11,7 +11,6 @@ Source   SPEC 5.
 """
 
 import datetime
-import json
 import math
 import pathlib
 import re
@@ -25,7 +24,7 @@ import rich.table
 
 import searchjax
 from searchjax import figures
-from searchjax.dist import run_log, settings
+from searchjax.dist import settings
 from searchjax.dist.metrics import METRICS, alarms
 
 STAGES = (
@@ -46,6 +45,17 @@ PARTS = (
   ("penalty", "pen_eff"),
   ("total", "R"),
 )
+RECORD_FIELDS = {
+  "question_id": figures.TEXT,
+  "valid": (bool,),
+  "kind": figures.TEXT,
+  "question": figures.TEXT,
+  "gold": (str, type(None)),
+  "reward": (dict,),
+  "turns": (list,),
+  "tool_calls": figures.NUMBER,
+  "tool_failures": figures.NUMBER,
+}
 # The figures' print colours become variables, so that the page can be light or dark.
 COLOUR_VARIABLES = {
   figures.INK: "--ink",
@@ -121,11 +131,19 @@ def clean(text: Any, limit: int = LONGEST_TEXT) -> str:
 
 def main(workdir: pathlib.Path) -> None:
   """Writes the page, prints Table 2 and where the page lies."""
-  page = build_page(workdir)
   path = workdir / "report.html"
+  if path.exists() and not path.is_file():
+    raise ValueError(f"{path} is a folder; move it away, the report goes into a file there")
+  page = build_page(workdir)
   temporary = path.with_name(".report.html.tmp")
-  temporary.write_text(page, encoding="utf-8")
-  temporary.replace(path)
+  try:
+    try:
+      temporary.write_text(page, encoding="utf-8")
+      temporary.replace(path)
+    finally:
+      temporary.unlink(missing_ok=True)
+  except OSError as error:
+    raise ValueError(f"cannot write {path}: {error.strerror}") from error
   _print_table(workdir)
   print(f"report: {path.resolve()}")
 
@@ -172,7 +190,7 @@ def _stage(
   workdir: pathlib.Path, name: str, title: str, writer: str, missing: list[str]
 ) -> dict[str, Any] | None:
   run = workdir / name
-  rows = run_log.read_metrics(run / "metrics.jsonl")
+  rows = figures.read_metrics(run / "metrics.jsonl")
   if not rows:
     missing.append(f"{title}: {run}/metrics.jsonl is missing or empty; {writer} writes it")
     return None
@@ -189,7 +207,7 @@ def _stage(
     "steps": len(rows),
     "charts": charts,
     "alarms": list(first_alarms.values()),
-    "config": config.read_text(encoding="utf-8") if config.is_file() else "no config.json",
+    "config": config.read_text("utf-8", "replace") if config.is_file() else "no config.json",
   }
 
 
@@ -291,12 +309,22 @@ def _compared_questions(workdir: pathlib.Path, missing: list[str]) -> list[dict[
 
 
 def _read_records(path: pathlib.Path) -> list[dict[str, Any]]:
-  records = []
-  for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-    try:
-      records.append(json.loads(line))
-    except json.JSONDecodeError as error:
-      raise ValueError(f"{path}, line {number} is not JSON: {error.msg}") from error
+  """A rollout file's records, with every field that the page shows."""
+  records = figures.read_records(path)
+  nullable = (*figures.TEXT, type(None))
+  for number, record in enumerate(records, start=1):
+    where = f"{path}, record {number}"
+    figures.check_fields(record, where, RECORD_FIELDS, ["advantage", "length"])
+    rewards = [key for key, _ in PARTS]
+    figures.check_fields(record["reward"], f"{where}, reward", {"base": figures.NUMBER}, rewards)
+    for place, turn in enumerate(record["turns"]):
+      spot = f"{where}, turns[{place}]"
+      fields = {"role": figures.TEXT, "text": nullable}
+      fields |= {"calls": (list,)} if isinstance(turn, dict) and "calls" in turn else {}
+      figures.check_fields(turn, spot, fields)
+      for call in turn.get("calls", []):
+        wanted = {"name": figures.TEXT, "arguments": (dict,)}
+        figures.check_fields(call, f"{spot}, calls", wanted)
   return records
 
 

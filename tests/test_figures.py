@@ -2,14 +2,15 @@
 
 import csv
 import json
+import re
 import shutil
 
 import fake_run
 import numpy as np
 import pytest
 
-from searchjax import figures
-from searchjax.dist import run_log
+from searchjax import figures, report
+from searchjax.dist import run_log, settings
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,115 @@ def test_a_broken_file_is_named_with_its_line(run, tmp_path):
   )
   with pytest.raises(ValueError, match="metrics.jsonl, line 2 is not JSON"):
     figures.draw(figures.PARTS[0], tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("line", "words"),
+  [
+    ("[1]", "line 2: expected an object, got list"),
+    ("3", "line 2: expected an object, got int"),
+    ('{"base_reward": 1}', 'line 2: no "step"'),
+    ('{"step": 1, "base_reward": "high"}', 'line 2: expected "base_reward" as a number or null'),
+    ("[" * 100000, "line 2 is nested too deeply"),
+    ("\udcff", "metrics.jsonl is not UTF-8 at byte 30"),
+  ],
+)
+def test_a_line_of_metrics_that_is_no_step_is_named(tmp_path, line, words):
+  path = tmp_path / "metrics.jsonl"
+  text = f'{{"step": 0, "base_reward": 1}}\n{line}\n'
+  path.write_bytes(text.encode("utf-8", "surrogateescape"))
+  words = words.replace("byte 30", f"byte {text.index(line) + 1}")
+  with pytest.raises(ValueError, match=re.escape(words)) as caught:
+    figures.read_metrics(path)
+  assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def _with(results, place, value):
+  """The results with one field replaced, or left out where the value is None."""
+  copy = json.loads(json.dumps(results))
+  *way, last = place
+  inner = copy
+  for key in way:
+    inner = inner[key]
+  if value is None:
+    del inner[last]
+  else:
+    inner[last] = value
+  return copy
+
+
+@pytest.mark.parametrize(
+  ("place", "value", "words"),
+  [
+    (["policies"], None, 'results.json: no "policies"'),
+    (["policies"], [], 'expected "policies" as an object, got a list'),
+    (["policies", "rl"], "x", 'policies: expected "rl" as an object, got text'),
+    (["policies", "rl", "greedy"], 1, "policies.rl.greedy: expected an object"),
+    (["policies", "rl", "greedy", "accuracy"], None, 'policies.rl.greedy: no "accuracy"'),
+    (["policies", "rl", "greedy", "by_hop"], None, 'policies.rl.greedy: no "by_hop"'),
+    (["policies", "rl", "greedy", "calls_low"], "x", '"calls_low" as a number or null, got text'),
+    (["budget"], [], 'expected "budget" as an object'),
+    (["budget", "rl", 0, "low"], None, 'budget.rl[0]: no "low"'),
+    (["perfect_calls"], "two", 'expected "perfect_calls" as a number or null, got text'),
+  ],
+)
+def test_a_field_missing_or_wrong_in_the_results_is_named(run, tmp_path, place, value, words):
+  results = _with(json.loads((run / "eval/results.json").read_text()), place, value)
+  run_log.write_json(tmp_path / "eval/results.json", results)
+  for read in (figures.figure5, figures.figure6, figures.table2, figures.table2_notes):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+      read(tmp_path)
+    assert "results.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"policies": 3}'])
+def test_malformed_results_are_one_line_and_exit_code_2(tmp_path, capsys, text):
+  (tmp_path / "eval").mkdir()
+  (tmp_path / "eval/results.json").write_text(text)
+  for module in (figures, report):
+    with pytest.raises(SystemExit) as left:
+      settings.run_main(module.main, "x", argv=["--workdir", str(tmp_path)], needs_config=False)
+    printed = capsys.readouterr()
+    assert left.value.code == 2 and printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert "results.json" in printed.err
+  assert [path.name for path in tmp_path.iterdir()] == ["eval"]
+
+
+def test_results_without_policies_are_a_missing_part(tmp_path):
+  run_log.write_json(tmp_path / "eval/results.json", {"policies": {}})
+  with pytest.raises(figures.MissingPartError, match="no policies"):
+    figures.table2(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("place", "value", "words"),
+  [
+    (["arms"], None, 'no "arms"'),
+    (["arms"], {}, '"arms" is empty'),
+    (["arms", "anchored", "curves"], [], "a curve and a final record for each of its seeds"),
+    (["arms", "anchored", "final", 1, "calls"], None, 'arms.anchored.final[1]: no "calls"'),
+    (["arms", "anchored", "curves", 0, 0, "step"], None, 'arms.anchored.curves[0]: no "step"'),
+  ],
+)
+def test_malformed_results_of_an_ablation(run, tmp_path, place, value, words):
+  results = json.loads(json.dumps(figures.collect_ablation(run)))
+  run_log.write_json(tmp_path / "ablation/results.json", _with(results, place, value))
+  with pytest.raises(ValueError, match=re.escape(words)):
+    figures.ablation_table(tmp_path)
+
+
+def test_figures_in_the_way_are_left_alone(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(figures, "PARTS", figures.PARTS[:1])
+  shutil.copytree(run / "grpo", tmp_path / "grpo")
+  (tmp_path / "figures").write_text("mine")
+  with pytest.raises(ValueError, match="figures is a file; move it away"):
+    figures.main(tmp_path)
+  assert (tmp_path / "figures").read_text() == "mine"
+  (tmp_path / "figures").unlink()
+  (tmp_path / "figures/figure2.svg").mkdir(parents=True)
+  with pytest.raises(ValueError, match="cannot write .*figure2.svg: Is a directory"):
+    figures.main(tmp_path)
 
 
 def test_one_step_and_values_that_are_not_finite_can_be_drawn(tmp_path):

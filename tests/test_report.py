@@ -182,6 +182,58 @@ def test_an_absent_or_foreign_folder_is_bad_input(tmp_path):
     report.build_page(tmp_path)
 
 
+@pytest.mark.parametrize(
+  ("field", "value", "words"),
+  [
+    ("valid", None, 'record 2: no "valid"'),
+    ("valid", "yes", 'record 2: expected "valid" as a truth value, got text'),
+    ("gold", None, 'record 2: no "gold"'),
+    ("reward", {}, 'record 2, reward: no "base"'),
+    ("reward", {"base": 1.0, "total": []}, '"total" as a number or null, got a list'),
+    ("turns", ["x"], "record 2, turns[0]: expected an object, got str"),
+    ("turns", [{"role": "user"}], 'record 2, turns[0]: no "text"'),
+    (
+      "turns",
+      [{"role": "assistant", "text": "", "calls": [{"name": "a"}]}],
+      'record 2, turns[0], calls: no "arguments"',
+    ),
+    ("advantage", "much", 'expected "advantage" as a number or null, got text'),
+  ],
+)
+def test_a_field_missing_or_wrong_in_a_rollout_is_named(run, tmp_path, field, value, words):
+  path = sorted((run / "grpo/rollouts").glob("*.jsonl"))[0]
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  records[1].pop(field)
+  if value is not None:
+    records[1][field] = value
+  for folder, read in (
+    ("grpo/rollouts/step_000000.jsonl", report._training_steps),
+    ("eval/rollouts/rl_greedy.jsonl", report._compared_questions),
+  ):
+    run_log.write_jsonl(tmp_path / folder, records)
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+      read(tmp_path, [])
+    assert str(tmp_path / folder) in str(caught.value)
+
+
+def test_a_rollout_that_is_no_object_is_named(tmp_path):
+  path = tmp_path / "step_000000.jsonl"
+  path.write_text("[]\n")
+  with pytest.raises(ValueError, match="record 1: expected an object, got list"):
+    report._read_records(path)
+  path.write_text("{}\n{\n")
+  with pytest.raises(ValueError, match="line 2 is not JSON"):
+    report._read_records(path)
+
+
+def test_a_folder_in_the_reports_place_is_left_alone(run, tmp_path, one_figure):
+  shutil.copytree(run / "sft", tmp_path / "sft")
+  (tmp_path / "report.html").mkdir()
+  with pytest.raises(ValueError, match="report.html is a folder; move it away"):
+    report.main(tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "sft"]
+
+
 def test_the_page_stays_small(text):
   assert len(text.encode()) < 2e6
   assert not re.search(r'"logp"|"tokens": \[', text)  # Token ids are for programs.
