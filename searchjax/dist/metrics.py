@@ -197,7 +197,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "kl_k1",
-    "mean of −log ρ, ρ = π_train/μ_infer, over tokens of rows with advantage ≠ 0; 0 without any",
+    "mean of −log ρ, ρ = π_train/μ_infer, over tokens of rows of advantage ≠ 0; 0 if none",
     "nat",
     "|k1| below 1e-3",
     "grpo",
@@ -206,14 +206,17 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "kl_k3",
-    "mean of ρ − 1 − log ρ over the tokens of kl_k1; 0 without any",
+    "mean of ρ − 1 − log ρ over the tokens of kl_k1; 0 if none",
     "nat",
     "below 1e-6 in float32, about 1e-3 in bfloat16",
     "grpo",
     -1e-6,
     0.1,
   ),
-  Metric("ratio_max", "largest max(ρ, 1/ρ) of the tokens of kl_k1; 1 without any", "1", "near 1", "grpo", 0.0, 10.0),
+  Metric(
+    "ratio_max", "largest max(ρ, 1/ρ) of the tokens of kl_k1; 1 if none", "1", "near 1", "grpo",
+    0.0, 10.0,
+  ),
   # Where a group's signal comes from.
   Metric(
     "groups_all_wrong",
@@ -281,7 +284,7 @@ METRICS: dict[str, Metric] = _table(
   ),
   Metric(
     "truncated_share",
-    "rollouts stopped by the limit of a turn or of the context / all rollouts, invalid ones too",
+    "rollouts stopped by the limit of a turn or the context / rollouts, invalid too",
     "share",
     "near 0",
     "grpo",
