@@ -1,0 +1,54 @@
+"""SFT of Qwen3.5-35B-A3B: demonstrations of searching, from the published weights.
+
+Shows      the warm-up at scale; guard-rails and the tool-call format before RL.
+Hardware   64 v5p chips (topology v5p:4x4x4); 16,384 tokens a chip and step.
+Expect     its gradient step is that of configs/grpo_35b.py, which takes at least
+           2.1 seconds (derived from FLOPs and bytes). Not run.
+Command    python -m searchjax.model.convert --from-hf Qwen3.5-35B-A3B --to runs/35b/start
+           python -m searchjax.compile --config configs/sft_35b.py --topology v5p:4x4x4
+           python -m searchjax.train_sft --config configs/sft_35b.py --workdir runs/35b/sft
+Needs      runs/35b/start, the converted checkpoint.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(variant: str = "") -> ConfigDict:
+  if variant:
+    raise ValueError(f'variant must be absent, got "{variant}"')
+  c = ConfigDict()
+  c.seed = 0
+  c.steps = 400
+  c.keep_checkpoints = 2
+  c.checkpoint_every = 50
+  c.init = "runs/35b/start"
+  c.tokenizer = "runs/35b/start"
+  c.model = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
+  c.mesh = ConfigDict(dict(fsdp=8, expert=8, context=1, layout="zero3"))
+  c.compute = ConfigDict(
+    dict(
+      moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
+      moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
+    )
+  )
+  c.moment_dtype = "float32"
+  c.batch = ConfigDict(dict(rows=64, length=16384))
+  c.optimizer = ConfigDict(
+    dict(
+      kind="adamw", peak=1e-5, warmup=20, decay="cosine", b2=0.95, weight_decay=0.1, clip_norm=1.0
+    )
+  )
+  c.data = ConfigDict(
+    dict(
+      questions=20000, chats=8000, hops=(1, 2, 3),
+      weights=ConfigDict(dict(tool_use=0.7, preference=0.3)), rates=ConfigDict(dict()),
+    )
+  )
+  c.gate = ConfigDict(dict(every=50, questions=64))
+  c.search = ConfigDict(
+    dict(url="", corpus="", max_results=10, timeout_s=20.0, retries=4, titles=True,
+         tools_in_prompt=True)
+  )
+  c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
+  c.engine = ConfigDict(dict(lanes=64, feed_rows=32, feed_tokens=512, decode_steps=32))
+  return c
