@@ -30,7 +30,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.lengths = (16384,)
   c.keep_checkpoints = 2
   c.checkpoint_every = 10
-  c.tokenizer = ""
+  c.tokenizer = "runs/35b/start"
   c.model = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
   c.preference = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
   c.mesh = ConfigDict(dict(fsdp=8, expert=8, context=1, layout="zero3"))
