@@ -8,7 +8,7 @@ Expect     Compiled: the run holds at most 33.8 of 102.8 GB a chip; a step takes
 Command    python -m searchjax.compile --config configs/grpo_122b.py --topology v5p:4x4x8
            python -m searchjax.train_grpo --config configs/grpo_122b.py --workdir runs/122b/grpo
 Needs      runs/122b/sft (configs/sft_122b.py) and runs/122b/rm (configs/rm_35b.py).
-Variants   configs/grpo_122b.py:4k (4,096 tokens, for chips of 16 GB)
+Variants   configs/grpo_122b.py:4k (4,096 tokens, for chips of 16 GB; not compiled yet)
 """
 
 from ml_collections import ConfigDict

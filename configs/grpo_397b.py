@@ -8,7 +8,8 @@ Expect     Compiled: the run holds at most 53.5 of 102.8 GB a chip; a step takes
 Command    python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
-Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096)
+Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096
+           tokens; not compiled yet)
 """
 
 from ml_collections import ConfigDict

@@ -26,7 +26,7 @@ from searchjax.train_sft import sft_loss
 
 
 def programs(config, mesh: Mesh) -> list[Program]:
-  """Every function that the run of `config` jits for training, on a mesh.
+  """The functions of `config`'s training step, on a mesh: the rollout engine's are not among them.
 
   Raises:
     ValueError: the config names no model preset, or something that does not divide.

@@ -66,7 +66,7 @@ def report(meshes):
       moe_dispatch=dispatch, capacity_factor=8.0,
       remat="layer" if stage == "rm" else "parts",
       moe_chunk=12 if stage == "sft" else 0, delta_block=16 if stage == "sft" else 0,
-      tie_embeddings=False, **changes,
+      router_aux_loss_coef=0.1 if stage == "sft" else 0.0, tie_embeddings=False, **changes,
     )
     params = init_params(jax.random.key(0), model)
     if stage == "rm":

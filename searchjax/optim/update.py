@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Float
 
 from searchjax.dist.sharding import ROWS
-from searchjax.model.parallel import Division, Parallel
+from searchjax.model.parallel import Division
 
 
 @flax.struct.dataclass
@@ -81,13 +81,14 @@ def make_gradient(loss: Callable, division: Division) -> Callable:
     def share(params):
       # Devices along context hold the same rows: each counts its part.
       value, sums = loss(params, batch)
-      return value / parallel.context, sums | {"loss": value}
+      return value / parallel.context, sums
 
-    (_, sums), grads = jax.value_and_grad(share, has_aux=True)(params)
+    (value, sums), grads = jax.value_and_grad(share, has_aux=True)(params)
     grads = parallel.reduce(grads, division.axes)
     if total is not None:
       grads = jax.tree.map(jnp.add, total, grads)
-    return grads, {name: _over_rows(name, value, parallel) for name, value in sums.items()}
+    sums = {name: _over_rows(name, number) for name, number in sums.items()}
+    return grads, sums | {"loss": parallel.total(value)}
 
   def gradient(params, batch, total=None):
     specs = division.specs
@@ -148,6 +149,6 @@ def _cast(tree, dtype):
   return jax.tree.map(lambda a: a.astype(dtype) if floating(a) else a, tree)
 
 
-def _over_rows(name: str, value: Array, parallel: Parallel) -> Array:
+def _over_rows(name: str, number: Array) -> Array:
   reduce = jax.lax.pmax if name.endswith("_max") else jax.lax.psum
-  return reduce(value, ("fsdp", "expert"))
+  return reduce(number, ("fsdp", "expert"))
