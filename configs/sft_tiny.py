@@ -22,8 +22,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
   c.compute = ConfigDict(dict(remat="none"))
   c.moment_dtype = "float32"
-  # Layers alternate DeltaNet and attention; 4 is Qwen3.5's pattern of 3 to 1.
-  c.model = ConfigDict(dict(preset="tiny", full_attention_interval=2))
+  # Qwen3.5's pattern, three DeltaNet layers to one of attention; 2 alternates, 1 is attention only.
+  c.model = ConfigDict(dict(preset="tiny", full_attention_interval=4))
   c.batch = ConfigDict(dict(rows=6, length=256))
   c.optimizer = ConfigDict(
     dict(

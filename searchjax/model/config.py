@@ -169,7 +169,7 @@ PRESETS = {
     zero_centred_norm=False, attention_gate=False,
   ),
   "tiny": dict(
-    hidden_size=96, num_layers=4, full_attention_interval=2, num_query_heads=2, num_kv_heads=2,
+    hidden_size=96, num_layers=4, full_attention_interval=4, num_query_heads=2, num_kv_heads=2,
     head_size=64, rotary_dims=16, rope_theta=1e4, num_experts=8, experts_per_token=2,
     expert_size=32, shared_expert_size=32, vocab_size=704, real_vocab_size=704,
     delta_key_heads=3, delta_value_heads=3, delta_key_size=32, delta_value_size=32,
