@@ -19,7 +19,7 @@ from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog, find_stage
+from searchjax.dist.run_log import RunLog, find_stage, is_finished
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
@@ -90,6 +90,9 @@ def question_stream(atlas, config):
 
 def main(config, workdir: pathlib.Path) -> None:
   check_config(config)
+  done = checkpoint.latest_step(workdir / "policy")
+  if is_finished(workdir, config, done=done, total_steps=config.steps, title="grpo"):
+    return
   if config.engine.get("top_k", 0) or config.engine.get("top_p", 1.0) < 1.0:
     raise ValueError(
       "training samples from the full distribution: set engine.top_k=0 and engine.top_p=1.0, or "

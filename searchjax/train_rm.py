@@ -15,7 +15,7 @@ from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog, find_stage
+from searchjax.dist.run_log import RunLog, find_stage, is_finished
 from searchjax.dist.settings import run_main
 from searchjax.model.parallel import LOCAL, make_row_function
 from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
@@ -45,6 +45,9 @@ def rm_loss(model, parallel=LOCAL):
 
 def main(config, workdir: pathlib.Path) -> None:
   check_config(config)
+  done = checkpoint.latest_step(workdir / "policy")
+  if is_finished(workdir, config, done=done, total_steps=config.steps, title="rm"):
+    return
   # ---- data and the backbone -------------------------------------------------------------------
   atlas = load_atlas(config.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

@@ -19,7 +19,7 @@ from searchjax.data.segments import training_examples
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog
+from searchjax.dist.run_log import RunLog, is_finished
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
@@ -67,6 +67,9 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
 
 def main(config, workdir: pathlib.Path) -> None:
   check_config(config)
+  done = checkpoint.latest_step(workdir / "policy")
+  if is_finished(workdir, config, done=done, total_steps=config.steps, title="sft"):
+    return
   # ---- data: scripted experts against the live search service ----------------------------------
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

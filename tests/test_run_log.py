@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 import time
 
@@ -40,6 +41,46 @@ def test_a_run_writes_its_config_first_and_then_a_line_a_step(tmp_path, capsys):
   ]
   assert list((tmp_path / "sft/tensorboard").glob("events.*"))
   assert "sft 2/2  loss 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("width", "pairs"), [(40, 0), (60, 1), (80, 2), (140, 4)])
+@pytest.mark.parametrize(("title", "total"), [("sft", 1600), ("evaluate", 28)])
+def test_the_progress_line_fits_the_terminal(tmp_path, monkeypatch, capsys, title, total, width, pairs):
+  monkeypatch.setenv("FORCE_COLOR", "1")  # What makes rich take a captured stream for a terminal.
+  monkeypatch.setenv("TERM", "xterm")
+  monkeypatch.setenv("COLUMNS", str(width))
+  numbers = {"loss": 0.12345, "token_accuracy": 0.98765, "kl_k3": 1.5e-8, "grad_norm": 1.25}
+  with RunLog(tmp_path, CONFIG, total_steps=total, title=title) as log:
+    for step in range(3):
+      time.sleep(0.01)
+      log.write(step, numbers)
+  plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
+  lines = [line.rstrip() for line in plain.replace("\r", "\n").split("\n") if f"3/{total}" in line]
+  assert lines and all(len(line) <= width for line in lines)
+  found = re.fullmatch(rf"{title} \S* +3/{total} \d:\d\d:\d\d ?(.*)", lines[-1])
+  shown = found[1].split("  ") if found[1] else []
+  # A pair is shown whole or not at all.
+  assert shown == [f"{name} {value:.4g}" for name, value in numbers.items()][: len(shown)]
+  assert len(shown) >= (pairs if title == "sft" else min(pairs, 1))
+
+
+def test_a_finished_run_says_so_and_a_stopped_one_where_it_goes_on(tmp_path, capsys):
+  ask = lambda done, config=CONFIG: run_log.is_finished(
+    tmp_path / "sft", config, done=done, total_steps=5, title="sft"
+  )
+  assert not ask(None) and not ask(5)  # No config.json: nothing says whose the results are.
+  assert not (tmp_path / "sft").exists()
+  with RunLog(tmp_path / "sft", CONFIG, total_steps=5, title="sft"):
+    pass
+  assert not ask(None) and not ask(4)
+  assert capsys.readouterr().out == ""
+  assert ask(5)
+  assert capsys.readouterr().out == f"sft: 5 of 5 steps done already ({tmp_path}/sft)\n"
+  with pytest.raises(ValueError, match="work folder of another run.*seed .there 0, here 1."):
+    ask(5, CONFIG | {"seed": 1})
+  with RunLog(tmp_path / "sft", CONFIG, total_steps=5, resume_step=2, title="sft"):
+    pass
+  assert capsys.readouterr().out == f"sft: 2 of 5 steps done already ({tmp_path}/sft)\n"
 
 
 def test_an_unknown_metric_names_the_nearest(tmp_path):

@@ -16,11 +16,14 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import rich.console
+import rich.measure
 import rich.progress
+import rich.table
+import rich.text
 import tensorboardX
 
 from searchjax.dist import settings
@@ -44,6 +47,9 @@ HEADLINE = (
 HEADLINE_COUNT = 5
 STAGE_LEVELS = 4
 PLAIN_LINES = 25  # Lines of progress a run prints where there is no terminal.
+WIDE_TERMINAL = 100  # Columns from which the bar is long.
+LONG_BAR, SHORT_BAR = 24, 10
+SPEED_SECONDS = 300.0  # The time left is estimated from the steps of so long a time.
 
 
 class RunLog:
@@ -96,6 +102,8 @@ class RunLog:
     self._last_plain = -math.inf
     self._alarmed: set[str] = set()
     self._console = rich.console.Console(file=sys.stdout)
+    if resume_step:
+      _say_done(self._title, resume_step, total_steps, self.workdir)
     self._bar = _start_bar(self._console, self._title, total_steps, resume_step)
 
   def __enter__(self) -> "RunLog":
@@ -153,9 +161,9 @@ class RunLog:
           f"{self._title} step {step}: outside its healthy range: {text}", highlight=False
         )
     shown = [name for name in HEADLINE if name in numbers][:HEADLINE_COUNT]
-    text = "  ".join(f"{name} {numbers[name]:.4g}" for name in shown)
+    pairs = [f"{name} {numbers[name]:.4g}" for name in shown]
     if self._bar is not None:
-      self._bar.update(self._bar.task_ids[0], completed=step + 1, numbers=text)
+      self._bar.update(self._bar.task_ids[0], completed=step + 1, numbers=pairs)
       return
     every = max(1, self._total_steps // PLAIN_LINES)
     if step >= self._last_plain + every or step + 1 >= self._total_steps:
@@ -164,7 +172,29 @@ class RunLog:
       done = max(1, step + 1 - self._first_step)
       left = seconds / done * max(0, self._total_steps - step - 1)
       clock = f"{seconds:.0f} s, about {left:.0f} s left"
+      text = "  ".join(pairs)
       print(f"{self._title} {step + 1}/{self._total_steps}  {text}  ({clock})", flush=True)
+
+
+def is_finished(
+  workdir: str | pathlib.Path, config: Any, *, done: int | None, total_steps: int, title: str
+) -> bool:
+  """Whether a run has nothing left to do; one line says so then.  Nothing is written.
+
+  Args:
+    workdir: the run's folder.
+    config: the resolved config.
+    done: the step its results are of; None without any.
+    total_steps: the step they have to be of.
+    title: what the line calls the run.
+
+  Raises:
+    ValueError: the results are of another run; the differing keys are named.
+  """
+  if done != total_steps or not _is_same_run(pathlib.Path(workdir), config):
+    return False
+  _say_done(title, done, total_steps, workdir)
+  return True
 
 
 def find_stage(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
@@ -261,34 +291,7 @@ def _inside(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _claim_workdir(workdir: pathlib.Path, config: Any) -> Claim | None:
   """Writes config.json; returns the claim, None where the same run's file is there already."""
-  resolved = config.to_dict() if hasattr(config, "to_dict") else dict(config)
-  resolved = json.loads(json.dumps(resolved, default=_plain))
-  path = workdir / "config.json"
-  if path.is_file():
-    try:
-      record = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-      raise ValueError(f"{path} is not UTF-8; give another --workdir") from error
-    except json.JSONDecodeError as error:
-      raise ValueError(f"{path} is not JSON ({error.msg}); give another --workdir") from error
-    if not isinstance(record, dict):
-      raise ValueError(
-        f"{path} holds a {type(record).__name__}, expected an object; give another --workdir"
-      )
-    there = settings.flatten(record)
-    here = settings.flatten(resolved)
-    differing = [
-      key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)
-    ]
-    if differing:
-      shown = ", ".join(
-        f"{k} (there {there.get(k)!r}, here {here.get(k)!r})" for k in differing[:3]
-      )
-      more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-      raise ValueError(
-        f"{workdir} is the work folder of another run: its config differs in {shown}{more}; "
-        "give another --workdir or delete it"
-      )
+  if _is_same_run(workdir, config):
     return None
   for name in ("metrics.jsonl", "rollouts", "checkpoints"):
     if (workdir / name).exists():
@@ -296,8 +299,41 @@ def _claim_workdir(workdir: pathlib.Path, config: Any) -> Claim | None:
         f"{workdir} holds {name} but no config.json; give another --workdir or delete it"
       )
   claim = Claim.before(workdir)
-  write_json(path, resolved)
+  write_json(workdir / "config.json", as_record(config))
   return claim
+
+
+def _is_same_run(workdir: pathlib.Path, config: Any) -> bool:
+  """False where there is no config.json; raises where it is another run's."""
+  path = workdir / "config.json"
+  if not path.is_file():
+    return False
+  try:
+    record = json.loads(path.read_text(encoding="utf-8"))
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is not UTF-8; give another --workdir") from error
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path} is not JSON ({error.msg}); give another --workdir") from error
+  if not isinstance(record, dict):
+    raise ValueError(
+      f"{path} holds a {type(record).__name__}, expected an object; give another --workdir"
+    )
+  there, here = settings.flatten(record), settings.flatten(as_record(config))
+  differing = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
+  if differing:
+    shown = ", ".join(f"{k} (there {there.get(k)!r}, here {here.get(k)!r})" for k in differing[:3])
+    more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+    raise ValueError(
+      f"{workdir} is the work folder of another run: its config differs in {shown}{more}; "
+      "give another --workdir or delete it"
+    )
+  return True
+
+
+def as_record(config: Any) -> dict[str, Any]:
+  """A resolved config as JSON gives it back: tuples are lists."""
+  resolved = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+  return json.loads(json.dumps(resolved, default=_plain))
 
 
 def _truncate_metrics(path: pathlib.Path, resume_step: int) -> None:
@@ -332,19 +368,49 @@ def _plain(value: Any) -> Any:
   raise TypeError(f"cannot write a {type(value).__name__} as JSON")
 
 
+def _say_done(title: str, done: int, total: int, workdir: str | pathlib.Path) -> None:
+  print(f"{title}: {done} of {total} steps done already ({workdir})", flush=True)
+
+
+class _FittingPairs:
+  """As many of the pairs "name value" as the line has room for; none is cut."""
+
+  def __init__(self, pairs: list[str]):
+    self._pairs = pairs
+
+  def __rich_measure__(self, console, options) -> rich.measure.Measurement:
+    return rich.measure.Measurement(0, len("  ".join(self._pairs)))
+
+  def __rich_console__(self, console, options) -> Iterator[rich.text.Text]:
+    count = len(self._pairs)
+    while len("  ".join(self._pairs[:count])) > options.max_width:
+      count -= 1
+    yield rich.text.Text("  ".join(self._pairs[:count]), no_wrap=True)
+
+
+class _NumbersColumn(rich.progress.ProgressColumn):
+  """The latest numbers.  The one column that may be narrowed: it is no `no_wrap` column."""
+
+  def render(self, task: rich.progress.Task) -> _FittingPairs:
+    return _FittingPairs(task.fields["numbers"])
+
+
 def _start_bar(
   console: rich.console.Console, title: str, total: int, completed: int
 ) -> rich.progress.Progress | None:
   if not console.is_terminal:
     return None
+  whole = lambda: rich.table.Column(no_wrap=True)
+  length = LONG_BAR if console.width >= WIDE_TERMINAL else SHORT_BAR
   bar = rich.progress.Progress(
-    rich.progress.TextColumn("{task.description}"),
-    rich.progress.BarColumn(bar_width=24),
-    rich.progress.MofNCompleteColumn(),
-    rich.progress.TimeRemainingColumn(),
-    rich.progress.TextColumn("{task.fields[numbers]}"),
+    rich.progress.TextColumn("{task.description}", table_column=whole()),
+    rich.progress.BarColumn(bar_width=length, table_column=whole()),
+    rich.progress.MofNCompleteColumn(table_column=whole()),
+    rich.progress.TimeRemainingColumn(table_column=whole()),
+    _NumbersColumn(),
     console=console,
+    speed_estimate_period=SPEED_SECONDS,
   )
-  bar.add_task(title, total=total, completed=completed, numbers="")
+  bar.add_task(title, total=total, completed=completed, numbers=[])
   bar.start()
   return bar
