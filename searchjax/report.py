@@ -33,7 +33,7 @@ STAGES = (
   ("grpo", "GRPO", "searchjax.train_grpo"),
 )
 STEPS_SHOWN = 4
-ROLLOUTS_PER_STEP = 4
+ROLLOUTS_PER_STEP = 5
 QUESTIONS_COMPARED = 4
 LONGEST_TEXT = 6000  # Characters of one turn shown; the rest is counted.
 CHART_WIDTH, CHART_HEIGHT = 240, 64
@@ -271,6 +271,7 @@ def _telling_rollouts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     ("right answer, most reward", max(right, key=_total, default=None)),
     ("wrong answer, most calls", max(wrong, key=lambda r: r["tool_calls"], default=None)),
     ("rubric chat", next((r for r in valid if r["kind"] == "rubric"), None)),
+    ("a call that cannot be read", next(filter(_has_unreadable_turn, valid), None)),
     ("invalid, counts nowhere", next((r for r in records if not r["valid"]), None)),
     ("right answer, least reward", min(right, key=_total, default=None)),
   )
@@ -279,6 +280,10 @@ def _telling_rollouts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     if record is not None and all(record is not other["record"] for other in shown):
       shown.append({"why": why, "record": record})
   return shown[:ROLLOUTS_PER_STEP]
+
+
+def _has_unreadable_turn(record: Mapping[str, Any]) -> bool:
+  return any("raw" in turn for turn in record["turns"])
 
 
 def _compared_questions(workdir: pathlib.Path, missing: list[str]) -> list[dict[str, Any]]:
@@ -320,7 +325,9 @@ def _read_records(path: pathlib.Path) -> list[dict[str, Any]]:
     for place, turn in enumerate(record["turns"]):
       spot = f"{where}, turns[{place}]"
       fields = {"role": figures.TEXT, "text": nullable}
-      fields |= {"calls": (list,)} if isinstance(turn, dict) and "calls" in turn else {}
+      if isinstance(turn, dict):
+        optional = {"calls": (list,), "raw": figures.TEXT, "status": nullable}
+        fields |= {key: kinds for key, kinds in optional.items() if key in turn}
       figures.check_fields(turn, spot, fields)
       for call in turn.get("calls", []):
         wanted = {"name": figures.TEXT, "arguments": (dict,)}

@@ -7,6 +7,7 @@ import random
 from searchjax.dist.run_log import RunLog, write_json, write_jsonl
 
 HOSTILE = "<script>alert('snippet')</script> & <|im_end|> </details>"
+MALFORMED = "Let me look.<tool_call>\n<function=search_web>\n<parameter=query>\nAndorra<|im_end|>"
 POLICIES = ("base", "sft", "rl")
 
 
@@ -191,6 +192,10 @@ def _rollout(
     )
     status = "infra_failure" if failed else "ok"
     turns.append({"role": "tool", "text": found, "status": status})
+  if question_id == "q1" and rollout == 1:
+    unread = {"role": "assistant", "text": "", "calls": [], "raw": MALFORMED}
+    told = {"role": "tool", "text": "Error: the call is not closed.", "status": "model_failure"}
+    turns += [unread, told]
   answer = (
     ("Dog" if right else "A cat, I think")
     if rubric

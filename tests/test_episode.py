@@ -87,7 +87,10 @@ def test_P1_P6_a_malformed_call_is_answered_charged_and_never_an_answer(chat):
   ids += [chat.stop_ids[0]]
   e.end_turn(ids, [0.0] * len(ids), True)
   assert not e.finished and e.tool_calls == 1 and e.malformed_calls == 1 and e.final_answer == ""
+  assert e.turns[-1] == {"role": "assistant", "text": "", "calls": [], "raw": "<tool_call>{}<|im_end|>"}
   assert "Error" in chat.decode(e.next_tokens())
+  say(e, chat, "Foo.")
+  assert "raw" not in e.turns[-1] and e.turns[-2]["text"].startswith("Error: ")
 
 
 def test_the_world_of_the_question_is_searched(chat):

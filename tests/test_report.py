@@ -1,5 +1,6 @@
 """The report page: whole, self-contained, and safe to open."""
 
+import html
 import html.parser
 import json
 import re
@@ -83,6 +84,16 @@ def test_nothing_is_loaded_and_nothing_runs(text):
 def test_web_text_is_escaped(text):
   assert "<script>alert" not in text
   assert "&lt;script&gt;alert(&#39;snippet&#39;)&lt;/script&gt; &amp; &lt;|im_end|&gt;" in text
+
+
+def test_a_call_that_cannot_be_read_is_shown_as_written_with_the_error(text):
+  written = html.escape(fake_run.MALFORMED)
+  assert "<tool_call>" not in text
+  at = text.index(f'<pre dir="auto">{written}</pre>')
+  assert "cannot be read" in text[at - 200 : at]
+  after = text[at : at + 700]
+  assert after.index("model_failure") < after.index("Error: the call is not closed.")
+  assert '<span class="badge plain">a call that cannot be read</span>' in text
 
 
 def test_markup_in_any_field_of_a_record_stays_text(tmp_path, one_figure):
@@ -197,6 +208,8 @@ def test_an_absent_or_foreign_folder_is_bad_input(tmp_path):
       [{"role": "assistant", "text": "", "calls": [{"name": "a"}]}],
       'record 2, turns[0], calls: no "arguments"',
     ),
+    ("turns", [{"role": "user", "text": "", "raw": 1}], 'expected "raw" as text, got a number'),
+    ("turns", [{"role": "tool", "text": "", "status": 1}], 'expected "status" as text or null, got'),
     ("advantage", "much", 'expected "advantage" as a number or null, got text'),
   ],
 )

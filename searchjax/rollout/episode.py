@@ -35,7 +35,8 @@ class Episode:
 
   Attributes, once finished:
     tokens, mask, logps: the whole conversation; mask is True on sampled tokens.
-    turns: the readable conversation, for reports.
+    turns: the readable conversation, for reports; a turn that cannot be read has all that was
+      written in it under "raw".
     stop: "answer", "turn_length" (a turn outgrew its limit), "context" (the conversation did) or
       "budget" (called again in the last turn).
     final_answer: what the user reads; empty unless stop is "answer".
@@ -85,6 +86,8 @@ class Episode:
     parsed = self.chat.parse_turn(tokens)
     calls = [{"name": c.name, "arguments": c.arguments} for c in parsed.calls]
     self.turns.append({"role": "assistant", "text": parsed.content, "calls": calls})
+    if parsed.errors:
+      self.turns[-1]["raw"] = self.chat.decode(tokens)
     if not stopped:
       self._finish("turn_length" if len(tokens) >= self.limits.turn_tokens else "context")
     elif not parsed.attempts:
