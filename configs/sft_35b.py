@@ -12,6 +12,8 @@ Needs      runs/35b/start, the converted checkpoint.
 
 from ml_collections import ConfigDict
 
+from searchjax.data.demonstrations import RATES
+
 
 def get_config(variant: str = "") -> ConfigDict:
   if variant:
@@ -41,7 +43,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.data = ConfigDict(
     dict(
       questions=20000, chats=8000, hops=(1, 2, 3),
-      weights=ConfigDict(dict(tool_use=0.7, preference=0.3)), rates=ConfigDict(dict()),
+      weights=ConfigDict(dict(tool_use=0.7, preference=0.3)), rates=ConfigDict(RATES),
     )
   )
   c.gate = ConfigDict(dict(every=50, questions=64))

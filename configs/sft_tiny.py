@@ -9,6 +9,8 @@ Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
 
 from ml_collections import ConfigDict
 
+from searchjax.data.demonstrations import RATES
+
 
 def get_config(variant: str = "") -> ConfigDict:
   c = ConfigDict()
@@ -35,7 +37,9 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(
       questions=9000, chats=3000, hops=(1, 2, 3),
       # Chats are short: three in ten conversations are one token in eleven.
-      weights=ConfigDict(dict(tool_use=0.7, preference=0.3)), rates=ConfigDict(dict()),
+      weights=ConfigDict(dict(tool_use=0.7, preference=0.3)),
+      # How often the scripted experts err; --config.data.rates.verify=0.3 sets one.
+      rates=ConfigDict(RATES),
     )
   )
   c.gate = ConfigDict(dict(every=400, questions=48))

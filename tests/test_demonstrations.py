@@ -3,10 +3,11 @@
 import pytest
 
 from searchjax.data.demonstrations import (
-  FAILURES, RATES, budget_statement, checked_rates, make_demonstrations, style_demonstrations,
+  FAILURES, RATES, budget_statement, check_rates, make_demonstrations, style_demonstrations,
   summary)
 from searchjax.data.pairs import UNKNOWN
 from searchjax.data.questions import forward_questions
+from searchjax.dist.settings import load_config
 from searchjax.search.atlas import fold
 from searchjax.search.server import start_server
 from searchjax.search.tool import BUDGET_USED_UP, SearchTool
@@ -54,7 +55,7 @@ def test_a_perfect_expert_makes_the_needed_searches_and_states_the_answer(web, q
 
 def test_every_response_is_the_live_tools_own(web, questions):
   atlas, tool = web
-  made = make_demonstrations(questions, tool, atlas=atlas, seed=0)
+  made = make_demonstrations(questions, tool, atlas=atlas, seed=0, rates=RATES)
   for demonstration in made[::7]:
     calls = [m["calls"][0] for m in demonstration.messages if m["calls"]]
     for call, text in zip(calls, responses(demonstration), strict=True):
@@ -65,14 +66,14 @@ def test_every_response_is_the_live_tools_own(web, questions):
 def test_equal_seeds_give_equal_conversations(web, questions):
   atlas, tool = web
   few = questions[::5]
-  first, again, other = (make_demonstrations(few, tool, atlas=atlas, seed=s) for s in (1, 1, 2))
+  first, again, other = (make_demonstrations(few, tool, atlas=atlas, seed=s, rates=RATES) for s in (1, 1, 2))
   assert first == again != other
 
 
 def test_rates_of_imperfection(web, questions):
   atlas, tool = web
   made = make_demonstrations(questions * 3, tool, atlas=atlas, seed=0,
-                             rates=dict(budget=0.0, two_turn=0.0, multi_turn=0.0))
+                             rates=RATES | dict(budget=0.0, two_turn=0.0, multi_turn=0.0))
   pairs = list(zip(questions * 3, made, strict=True))
   extra = sum(len(queries(d)) - q.hops for q, d in pairs) / len(pairs)
   unknown = sum(answer(d) == UNKNOWN for _, d in pairs) / len(pairs)
@@ -158,7 +159,7 @@ def test_conversations_of_two_and_more_questions_stay_in_one_world(web, question
 def test_no_held_out_name_is_ever_shown(web, questions):
   atlas, tool = web
   held_out = names(atlas, "heldout")
-  for demonstration in make_demonstrations(questions[::4], tool, atlas=atlas, seed=0):
+  for demonstration in make_demonstrations(questions[::4], tool, atlas=atlas, seed=0, rates=RATES):
     said = " ".join([m["content"] for m in demonstration.messages] + queries(demonstration))
     assert all(f" {name} " not in f" {fold(said)} " for name in held_out)
 
@@ -171,8 +172,17 @@ def test_style_chats_need_no_search(web):
     assert queries(demonstration) == [] and answer(demonstration)
 
 
+@pytest.mark.parametrize("name", ["tiny", "35b", "122b", "397b"])
+def test_the_configs_have_every_rate_at_its_usual_value(repository, name):
+  path = str(repository / f"configs/sft_{name}.py")
+  assert dict(load_config(path).data.rates) == RATES
+  rates = dict(load_config(path, ["--config.data.rates.verify=0.25"]).data.rates)
+  assert rates == RATES | {"verify": 0.25} and RATES["verify"] == 0.6
+
+
 @pytest.mark.parametrize("rates, message", [
-  ({"verfy": 0.5}, "unknown rate 'verfy'"), ({"verify": 1.5}, r"in \[0, 1\], got 1.5")])
+  ({"verfy": 0.5}, "unknown rate 'verfy'"), ({"verify": 1.5}, r"in \[0, 1\], got 1.5"),
+  ({"verify": 0.5}, "rate 'verify_again' is missing")])
 def test_bad_rates(rates, message):
   with pytest.raises(ValueError, match=message):
-    checked_rates(rates)
+    check_rates(rates)

@@ -24,6 +24,7 @@ from searchjax.search.tool import BUDGET_USED_UP, SearchTool, ToolOutcome, infra
 from searchjax.search.tool import model_failure
 from searchjax.search.worlds import World
 
+# The usual rates, which the configs take over.
 RATES = {
   "verify": 0.6,        # a needless search after the answer is known
   "verify_again": 0.6,  # and another after that one
@@ -73,7 +74,7 @@ def budget_statement(budget: int) -> str:
 
 def make_demonstrations(
     questions: Sequence[Question], tool: SearchTool, *, atlas: Atlas, seed: int,
-    rates: Mapping[str, float] | None = None, max_calls: int = MAX_CALLS) -> list[Demonstration]:
+    rates: Mapping[str, float], max_calls: int = MAX_CALLS) -> list[Demonstration]:
   """One tool-use demonstration a question, in order; equal inputs give equal conversations.
 
   Args:
@@ -82,13 +83,13 @@ def make_demonstrations(
     tool: the live search tool; calls of many conversations run at once.
     atlas: the facts behind the questions.
     seed: decides every imperfection.
-    rates: replaces entries of RATES.
+    rates: how often an expert does what RATES lists; every one of them, in [0, 1].
     max_calls: most calls of a conversation.
 
   Raises:
-    ValueError: an unknown rate, or one outside [0, 1].
+    ValueError: see `check_rates`.
   """
-  rates = checked_rates(rates)
+  check_rates(rates)
   short = [question for question in questions if question.hops == 1]
   experts = []
   for i, question in enumerate(questions):
@@ -107,19 +108,19 @@ def style_demonstrations(seed: int, count: int, names: Sequence[str]) -> list[De
     for i, (text, answer) in enumerate(style_chats(seed, count, names))]
 
 
-def checked_rates(rates: Mapping[str, float] | None) -> dict[str, float]:
-  """RATES with the given entries replaced.
+def check_rates(rates: Mapping[str, float]) -> None:
+  """Refuses rates that are not those of RATES.
 
   Raises:
-    ValueError: an unknown rate, or one outside [0, 1].
+    ValueError: an unknown or a missing rate, or one outside [0, 1].
   """
-  given = dict(rates or {})
-  for name, rate in given.items():
+  for name, rate in rates.items():
     if name not in RATES:
       raise ValueError(f"demonstrations: unknown rate {name!r}; expected one of {sorted(RATES)}")
     if not 0 <= rate <= 1:
       raise ValueError(f"demonstrations: expected rate {name} in [0, 1], got {rate}")
-  return RATES | given
+  if missing := [name for name in RATES if name not in rates]:
+    raise ValueError(f"demonstrations: rate {missing[0]!r} is missing; RATES has its usual value")
 
 
 def _follow_ups(atlas, question, short, draw, rates) -> list[Question]:
