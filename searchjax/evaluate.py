@@ -8,14 +8,20 @@ python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/ti
 
 import dataclasses
 import datetime
+import hashlib
+import json
 import pathlib
 
 import jax
 import numpy as np
 
+import searchjax
+from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place
-from searchjax.dist.run_log import RunLog, find_stage, write_json, write_jsonl
+from searchjax.dist.run_log import (
+  RunLog, as_record, find_stage, is_finished, write_json, write_jsonl,
+)
 from searchjax.dist.settings import run_main
 from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
@@ -29,8 +35,21 @@ from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
 
+MODES = {"greedy": 0.0, "sampled": 1.0}
+POLICIES = ("base", "sft", "rl")
+SWEPT = ("sft", "rl")
+
+
 def main(config, workdir: pathlib.Path) -> None:
   check_config(config)
+  prices = load_prices(config.prices or None)
+  passes = len(POLICIES) * len(MODES) + len(SWEPT) * len(config.budgets)
+  inputs = evaluation_inputs(config, workdir, prices)
+  differing = differing_inputs(workdir / "results.json", inputs)
+  done = passes if differing == [] else None
+  if is_finished(workdir, config, done=done, total_steps=passes, title="evaluate"):
+    print(f"config and policies are those of {workdir / 'results.json'}; delete it to evaluate anew")
+    return
   atlas = load_atlas(config.search.corpus or None)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   load = lambda stage, **settings: load_policy(
@@ -43,24 +62,26 @@ def main(config, workdir: pathlib.Path) -> None:
   whole = make_whole(division)
   policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}
   scorer = PreferenceScorer(*rm, chat, **config.scorer)
-  prices = load_prices(config.prices or None)
   questions = load_questions(
     atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"
   )
-  modes = {"greedy": 0.0, "sampled": 1.0}
-  passes = len(policies) * len(modes) + 2 * len(config.budgets)
-  log = RunLog(workdir, config, total_steps=passes, title="evaluate")
   results = {
     "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),
     "judge": "rule-based answer matcher",
     "search_provider": config.search.url or "local atlas server", "n": len(questions),
     "date": datetime.date.today().isoformat(),
     "perfect_calls": float(np.mean([q.hops for q in questions])),
-    "sampling": {"modes": modes, "budget_temperature": config.budget_temperature,
+    "sampling": {"modes": MODES, "budget_temperature": config.budget_temperature,
                  "seed": config.seed, "limits": dict(config.limits)},
+    "inputs": inputs,
   }
   done = 0
-  with log, open_agent(config, model, chat) as agent:
+  with open_agent(config, model, chat) as agent, RunLog(
+    workdir, config, total_steps=passes, title="evaluate"
+  ) as log:
+    if differing:
+      print(f"evaluating anew: another {', '.join(differing)} than in {workdir / 'results.json'}")
+    discard_results(workdir)
     collect = lambda params, temperature, budget=None, some=None: [
       group[0]
       for group in agent.collect(
@@ -71,7 +92,7 @@ def main(config, workdir: pathlib.Path) -> None:
     rollouts = {}
     for name, params in policies.items():
       results["policies"][name] = {}
-      for mode, temperature in modes.items():
+      for mode, temperature in MODES.items():
         episodes = collect(params, temperature)
         rollouts[name, mode] = episodes
         results["policies"][name][mode] = summary(episodes, prices, config.seed)
@@ -89,7 +110,7 @@ def main(config, workdir: pathlib.Path) -> None:
       results["policies"][name][mode]["preference"] = float(np.mean(preference))
       write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference))
     some = questions[: config.budget_questions]
-    for name in ("sft", "rl"):
+    for name in SWEPT:
       sweep = []
       for budget in config.budgets:
         episodes = collect(policies[name], config.budget_temperature, int(budget), some)
@@ -105,6 +126,58 @@ def main(config, workdir: pathlib.Path) -> None:
         done += 1
       results["budget"][name] = budget_summary(sweep, seed=config.seed)
   write_json(workdir / "results.json", results)
+
+
+def evaluation_inputs(config, workdir: pathlib.Path, prices) -> dict:
+  """What results depend on: the resolved config, the policies, the files a config names.
+
+  Policies and files stand as SHA-256 of their content, so a copied run folder is the same.
+
+  Raises:
+    ValueError: a stage is missing.
+  """
+  policies = {}
+  for stage in ("sft", "rm", "grpo"):
+    folder = find_stage(workdir, stage) / "policy"
+    step = checkpoint.latest_step(folder)
+    policies[stage] = None if step is None else {"step": step, "sha256": digest(folder / str(step))}
+  files = {"corpus": config.search.corpus, "tokenizer": config.tokenizer}
+  return {
+    "config": as_record(config), "prices": dataclasses.asdict(prices), **policies,
+    **{name: digest(pathlib.Path(path)) for name, path in files.items() if path},
+    "version": searchjax.__version__,
+  }
+
+
+def differing_inputs(path: pathlib.Path, inputs: dict) -> list[str] | None:
+  """Names of the inputs that results.json was not made from; None where there is no such file."""
+  if not path.is_file():
+    return None
+  try:
+    there = json.loads(path.read_text(encoding="utf-8"))["inputs"]
+  except (ValueError, KeyError, TypeError):  # Not JSON, not UTF-8, no object: nobody's results.
+    there = {}
+  there = there if isinstance(there, dict) else {}
+  here = json.loads(json.dumps(inputs))
+  return [name for name in here | there if here.get(name) != there.get(name)]
+
+
+def discard_results(workdir: pathlib.Path) -> None:
+  """Removes what an earlier evaluation wrote, so that no part of it stays beside the new one."""
+  for path in [workdir / "results.json", *workdir.glob("rollouts/*.jsonl")]:
+    path.unlink(missing_ok=True)
+
+
+def digest(path: pathlib.Path) -> str | None:
+  """SHA-256 of a file, or of a folder's files and their names; None where there is neither."""
+  if path.is_dir():
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{file.relative_to(path).as_posix()} {digest(file)}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+  if not path.is_file():
+    return None
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def outcome(e, prices) -> dict:

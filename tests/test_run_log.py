@@ -76,8 +76,9 @@ def test_a_finished_run_says_so_and_a_stopped_one_where_it_goes_on(tmp_path, cap
   assert capsys.readouterr().out == ""
   assert ask(5)
   assert capsys.readouterr().out == f"sft: 5 of 5 steps done already ({tmp_path}/sft)\n"
-  with pytest.raises(ValueError, match="work folder of another run.*seed .there 0, here 1."):
-    ask(5, CONFIG | {"seed": 1})
+  for done in (5, None):
+    with pytest.raises(ValueError, match="work folder of another run.*seed .there 0, here 1."):
+      ask(done, CONFIG | {"seed": 1})
   with RunLog(tmp_path / "sft", CONFIG, total_steps=5, resume_step=2, title="sft"):
     pass
   assert capsys.readouterr().out == f"sft: 2 of 5 steps done already ({tmp_path}/sft)\n"

@@ -189,9 +189,9 @@ def is_finished(
     title: what the line calls the run.
 
   Raises:
-    ValueError: the results are of another run; the differing keys are named.
+    ValueError: the folder is another run's; the differing keys are named.
   """
-  if done != total_steps or not _is_same_run(pathlib.Path(workdir), config):
+  if not _is_same_run(pathlib.Path(workdir), config) or done != total_steps:
     return False
   _say_done(title, done, total_steps, workdir)
   return True

@@ -1,0 +1,114 @@
+"""What an evaluation's results belong to: made again where a policy changed, and only there."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from searchjax import evaluate
+from searchjax.dist import checkpoint, run_log, settings
+
+PASSES = 3 * 2 + 2 * 3  # Policies times modes, and a sweep of three budgets for two of them.
+
+
+class Evaluated(Exception):
+  """Raised in the place of the first thing that an evaluation reads."""
+
+
+@pytest.fixture
+def config(repository):
+  return settings.load_config(str(repository / "configs/evaluate_tiny.py") + ":smoke")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+  def stop(*_):
+    raise Evaluated
+
+  monkeypatch.setattr(evaluate, "load_atlas", stop)
+  for number, stage in enumerate(("sft", "rm", "grpo")):
+    run_log.write_json(tmp_path / f"W/{stage}/config.json", {"seed": 0})
+    _save(tmp_path / f"W/{stage}", 7, float(number))
+  return tmp_path / "W"
+
+
+def _save(stage, step, value):
+  checkpoint.save(stage / "policy", step, {"w": np.full(3, value, np.float32)}, {}, keep=1)
+
+
+def _finish(run, config):
+  """Leaves what an evaluation leaves."""
+  inputs = evaluate.evaluation_inputs(config, run / "eval", evaluate.load_prices())
+  run_log.write_json(run / "eval/config.json", run_log.as_record(config))
+  run_log.write_json(run / "eval/results.json", {"policies": {}, "inputs": inputs})
+
+
+def test_results_of_this_config_and_these_policies_are_not_made_again(run, config, capsys):
+  with pytest.raises(Evaluated):
+    evaluate.main(config, run / "eval")
+  _finish(run, config)
+  before = (run / "eval/results.json").read_bytes()
+  capsys.readouterr()
+  for folder in (run, run.rename(run.with_name("moved"))):  # A copied run folder is the same run.
+    if folder.exists():
+      evaluate.main(config, folder / "eval")
+  first, second = capsys.readouterr().out.splitlines()
+  assert first == f"evaluate: {PASSES} of {PASSES} steps done already ({folder}/eval)"
+  assert second.startswith("config and policies are those of ") and "delete it" in second
+  assert (folder / "eval/results.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("stage", ["sft", "rm", "grpo"])
+def test_a_changed_policy_is_evaluated(run, config, stage):
+  _finish(run, config)
+  shutil.rmtree(run / stage / "policy")
+  _save(run / stage, 7, 9.0)  # The same step, other numbers.
+  inputs = evaluate.evaluation_inputs(config, run / "eval", evaluate.load_prices())
+  assert evaluate.differing_inputs(run / "eval/results.json", inputs) == [stage]
+  with pytest.raises(Evaluated):
+    evaluate.main(config, run / "eval")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"inputs": 3}', '{"policies": {}}'])
+def test_results_that_do_not_say_whose_they_are_are_made_again(run, config, text):
+  _finish(run, config)
+  (run / "eval/results.json").write_text(text)
+  with pytest.raises(Evaluated):
+    evaluate.main(config, run / "eval")
+
+
+def test_files_that_a_config_names_count_by_their_content(run, repository, tmp_path):
+  corpus, prices = tmp_path / "pages.jsonl", tmp_path / "prices.json"
+  corpus.write_text("one")
+  fields = {"name": "a", "as_of": "2026", "prompt_per_million": 1.0, "completion_per_million": 1.0,
+            "search_per_thousand": 1.0}
+  prices.write_text(json.dumps(fields))
+  config = settings.load_config(
+    str(repository / "configs/evaluate_tiny.py") + ":smoke",
+    [f"search.corpus={corpus}", f"prices={prices}"],
+  )
+  inputs = lambda: evaluate.evaluation_inputs(
+    config, run / "eval", evaluate.load_prices(config.prices)
+  )
+  run_log.write_json(run / "eval/results.json", {"inputs": inputs()})
+  differing = lambda: evaluate.differing_inputs(run / "eval/results.json", inputs())
+  assert differing() == []
+  corpus.write_text("two")
+  assert differing() == ["corpus"]
+  prices.write_text(json.dumps(fields | {"prompt_per_million": 2.0}))
+  assert set(differing()) == {"corpus", "prices"}
+
+
+def test_another_config_is_refused_before_anything_is_read(run, config, repository):
+  _finish(run, config)
+  other = settings.load_config(str(repository / "configs/evaluate_tiny.py") + ":smoke", ["seed=1"])
+  with pytest.raises(ValueError, match="work folder of another run.*seed"):
+    evaluate.main(other, run / "eval")
+
+
+def test_nothing_of_earlier_results_stays(tmp_path):
+  run_log.write_json(tmp_path / "results.json", {})
+  run_log.write_jsonl(tmp_path / "rollouts/rl_greedy.jsonl", [{}])
+  evaluate.discard_results(tmp_path)
+  assert [path.name for path in tmp_path.rglob("*")] == ["rollouts"]
