@@ -70,6 +70,7 @@ PUBLISHED_KL = 1e-3
 PUBLISHED_KNEE = 7
 PUBLISHED_SIDE_BY_SIDE = (0.602, 0.742)
 SMALLEST_KL = 1e-12  # What a log axis shows for an estimate that is 0, or negative by rounding.
+KINDS = ("png", "svg")
 FINAL_SHARE = 0.1  # The part of an ablation's steps that its final numbers are means over.
 
 
@@ -620,30 +621,40 @@ def main(workdir: pathlib.Path) -> None:
     raise ValueError(f"{folder} is a file; move it away, the figures go into a folder there")
   # Everything is read and drawn before anything is written.
   drawn: dict[str, Figure] = {}
-  missing, table = [], None
+  missing: dict[str, list[str]] = {}  # What is missing, with the names of the parts that lack it.
+  table = None
   for part in PARTS:
     try:
       drawn[part.name] = draw(part, workdir)
     except MissingPartError as error:
-      missing.append(f"{part.name}: {error}")
+      missing.setdefault(str(error), []).append(part.name)
   try:
     table = table2(workdir), table2_notes(workdir)
   except MissingPartError as error:
-    missing.append(f"table2: {error}")
+    missing.setdefault(str(error), []).append("table2")
   if not drawn and table is None:
-    raise ValueError(f"nothing to draw in {workdir}: " + "; ".join(missing))
+    raise ValueError(
+      f"nothing to draw in {workdir}: expected grpo/metrics.jsonl, eval/results.json or ablation/ "
+      f"there; run bash launch/quickstart.sh --workdir {workdir}"
+    )
   try:
     _write(workdir, folder, drawn, table)
   except OSError as error:
     raise ValueError(f"cannot write {error.filename}: {error.strerror}") from error
   names = [*drawn] + ([] if table is None else ["table2"])
   print(f"figures: {folder} ({', '.join(names)})")
-  for line in missing:
-    print(f"not drawn: {line}")
+  for reason, lacking in missing.items():
+    print(f"not drawn: {', '.join(lacking)}: {reason}")
 
 
 def _write(workdir: pathlib.Path, folder: pathlib.Path, drawn: dict[str, Figure], table) -> None:
   folder.mkdir(exist_ok=True)
+  # What can no longer be drawn does not stay from an earlier time.
+  stale = [f"{part.name}.{kind}" for part in PARTS if part.name not in drawn for kind in KINDS]
+  stale += ["table2.md", "table2.csv"] if table is None else []
+  stale += [] if "ablation" in drawn else ["ablation.md"]
+  for name in stale:
+    (folder / name).unlink(missing_ok=True)
   for name, figure in drawn.items():
     with matplotlib.rc_context(STYLE):
       figure.savefig(folder / f"{name}.png", metadata={"Software": None})

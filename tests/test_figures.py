@@ -81,17 +81,34 @@ def test_missing_parts_are_said_and_the_rest_is_drawn(run, tmp_path, capsys):
   figures.main(partial)
   output = capsys.readouterr().out
   assert "figure2, figure3, figure4" in output
-  for name in ("figure5", "figure6", "table2", "ablation"):
-    assert f"not drawn: {name}: " in output
+  for names in ("figure5, figure6, table2", "ablation"):
+    assert f"not drawn: {names}: " in output
   assert "results.json is missing; run searchjax.evaluate" in output
 
 
-def test_an_absent_or_empty_folder_is_bad_input(tmp_path):
+def test_an_absent_or_empty_folder_is_bad_input(tmp_path, capsys):
   with pytest.raises(ValueError, match="no run folder"):
     figures.main(tmp_path / "none")
   with pytest.raises(ValueError, match="nothing to draw"):
     figures.main(tmp_path)
   assert list(tmp_path.iterdir()) == []
+  with pytest.raises(SystemExit) as left:
+    settings.run_main(figures.main, "x", argv=["--workdir", str(tmp_path)], needs_config=False)
+  printed = capsys.readouterr()
+  assert left.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+  assert len(printed.err) - 2 * len(str(tmp_path)) < 200 and "launch/quickstart.sh" in printed.err
+
+
+def test_a_figure_that_can_no_longer_be_drawn_does_not_stay(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(figures, "PARTS", [figures.PARTS[0], figures.PARTS[3]])
+  for name in ("grpo", "eval"):
+    shutil.copytree(run / name, tmp_path / name)
+  figures.main(tmp_path)
+  (tmp_path / "figures/mine.png").touch()
+  (tmp_path / "eval/results.json").unlink()
+  figures.main(tmp_path)
+  left = sorted(path.name for path in (tmp_path / "figures").iterdir())
+  assert left == ["figure2.png", "figure2.svg", "mine.png"]
 
 
 def test_a_broken_file_is_named_with_its_line(run, tmp_path):
