@@ -50,7 +50,7 @@ def main(config, workdir: pathlib.Path) -> None:
   if is_finished(workdir, config, done=done, total_steps=passes, title="evaluate"):
     print(f"config and policies are those of {workdir / 'results.json'}; delete it to evaluate anew")
     return
-  atlas = load_atlas(config.search.corpus or None)
+  atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   load = lambda stage, **settings: load_policy(
     find_stage(workdir, stage), config.mesh, compute=config.compute, **settings

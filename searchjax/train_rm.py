@@ -49,7 +49,7 @@ def main(config, workdir: pathlib.Path) -> None:
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="rm"):
     return
   # ---- data and the backbone -------------------------------------------------------------------
-  atlas = load_atlas(config.corpus or None)
+  atlas = load_atlas(config.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   params, model, _ = load_policy(
     find_stage(workdir, "sft"), config.mesh, compute=config.compute

@@ -61,6 +61,11 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
     for hops in section.hops
     for q in forward_questions(atlas, split, hops=hops, count=each, seed=seed, world=world)
   ]
+  if not questions:
+    raise ValueError(
+      f"the corpus gives no question of {tuple(section.hops)} hops about its {split} countries; give "
+      "it more pages with \"statements\""
+    )
   order = np.random.default_rng(seed).permutation(len(questions))
   return [questions[i] for i in order[:count]]
 
@@ -71,7 +76,7 @@ def main(config, workdir: pathlib.Path) -> None:
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="sft"):
     return
   # ---- data: scripted experts against the live search service ----------------------------------
-  atlas = load_atlas(config.search.corpus or None)
+  atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   if config.init:
     params, model, division = load_policy(config.init, config.mesh, compute=config.compute)

@@ -137,7 +137,14 @@ def test_split_sentences_of_plain_text():
   (["", '{"title": "A", "text": ' + "[" * 100000], "line 2: not a page .JSON nested too deeply"),
   (['{"title": "A", "text": "x", "n": ' + "1" * 5000 + "}"], "line 1: not JSON that can be read"),
   (['{"names_bank": "Ab"}', '{"title": "A", "text": "x"}'], "line 1: expected \"names_bank\""),
-  (["", " "], "no pages"),
+  (["", " "], "no pages; expected one a line, like"),
+  (['{"title": "A", "text": "x"}', '{"name": "B", "text": "y"}'],
+   'line 2: expected a non-empty string "title", the page\'s name, which the line lacks: it has '
+   'name, text; write the page like {"title": "...", "text": "..."}$'),
+  (['{"title": " ", "text": "x"}'], '"title", the page\'s name, got \' \'; write'),
+  (['{"title": ["' + "a" * 999 + '"]}'], 'line 1: .*, got .{61}; write'),
+  (['{"title": "A", "body": "x"}'], '"text" .* which the line lacks: it has title, body; write'),
+  (['{"title": "A", "sentences": "x"}'], "\"sentences\" as a list of strings, got 'x'; write"),
 ])
 def test_a_malformed_corpus_names_its_line(tmp_path, lines, message):
   path = tmp_path / "corpus.jsonl"
@@ -145,6 +152,23 @@ def test_a_malformed_corpus_names_its_line(tmp_path, lines, message):
   with pytest.raises(ValueError, match=message) as caught:
     load_atlas(path)
   assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_pages_without_names_or_statements_make_no_questions(tmp_path):
+  path = tmp_path / "corpus.jsonl"
+  page = {"title": "A", "text": "The capital of A is B."}
+  path.write_text(json.dumps(page))
+  assert len(load_atlas(path).pages) == 1  # A search service can do with it.
+  with pytest.raises(ValueError, match='none of its 1 pages has "statements".*; add them') as caught:
+    load_atlas(path, for_questions=True)
+  assert str(path) in str(caught.value)
+  page |= {"statements": [{"p": "capital", "v": "B", "sent": 0}]}
+  path.write_text(json.dumps(page))
+  with pytest.raises(ValueError, match='no line has a "names_bank".*; add a line like') as caught:
+    load_atlas(path, for_questions=True)
+  assert str(path) in str(caught.value)
+  path.write_text(json.dumps(page) + '\n{"names_bank": ["Abelo", "Brisk"]}')
+  assert load_atlas(path, for_questions=True).names_bank == ("Abelo", "Brisk")
 
 
 def test_a_missing_or_unreadable_corpus(tmp_path):

@@ -131,7 +131,15 @@ def test_a_bad_command_line(capsys, arguments):
 def test_a_page_without_words_is_no_corpus(capsys, tmp_path):
   path = tmp_path / "corpus.jsonl"
   path.write_text('{"title": "?", "text": "!"}\n')
-  assert "no page has a word" in bad_start(capsys, "--corpus", str(path))
+  assert f"corpus {path}: no page has a word" in bad_start(capsys, "--corpus", str(path))
+
+
+def test_pages_without_a_title_say_what_to_write(capsys, tmp_path):
+  path = tmp_path / "corpus.jsonl"
+  path.write_text('{"title": "A", "text": "x"}\n{"name": "B", "text": "y"}\n')
+  assert bad_start(capsys, "--corpus", str(path)) == (
+    f'error: corpus {path}, line 2: expected a non-empty string "title", the page\'s name, which the '
+    'line lacks: it has name, text; write the page like {"title": "...", "text": "..."}\n')
 
 
 @pytest.mark.parametrize("ready", ["", "no/such/folder/ready", "."])

@@ -22,6 +22,7 @@ from typing import NamedTuple
 ASSETS = pathlib.Path(__file__).parent / "assets"
 LINK = re.compile(r"\[([^\]]*)\]\(/([a-z_]+)/([^)\s]*)\)")
 ATLAS_HOST = "atlas.example"
+PAGE_EXAMPLE = '{"title": "...", "text": "..."}'
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 SPLITS = (("sft", 40), ("rl", 35), ("heldout", 25))
 
@@ -166,7 +167,8 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   """
   path = pathlib.Path(path)
   if not path.is_file():
-    raise ValueError(f"corpus {path}: no such file; expected a JSONL file of pages")
+    raise ValueError(f"corpus {path}: no such file; expected a JSONL file of pages, each line "
+                     f"like {PAGE_EXAMPLE}")
   rows, bank, seen, number = [], [], {}, 0
   opened = gzip.open if path.suffix == ".gz" else open
   try:
@@ -186,7 +188,7 @@ def read_pages(path: str | pathlib.Path) -> tuple[list[dict], list[str]]:
   except (EOFError, OSError, zlib.error) as error:
     raise ValueError(f"corpus {path}: not readable after line {number} ({error})") from error
   if not rows:
-    raise ValueError(f"corpus {path}: no pages; expected one JSON object a line")
+    raise ValueError(f"corpus {path}: no pages; expected one a line, like {PAGE_EXAMPLE}")
   return rows, bank
 
 
@@ -198,23 +200,29 @@ def _page_row(line: bytes, where: str, number: int) -> dict:
   except UnicodeDecodeError as error:
     raise ValueError(f"{where}: not UTF-8 ({error.reason} at byte {error.start + 1})") from error
   except json.JSONDecodeError as error:
-    raise ValueError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+    raise ValueError(f"{where}: not JSON ({error.msg} at column {error.colno}); expected one page "
+                     f"a line, like {PAGE_EXAMPLE}") from error
   except RecursionError as error:
     raise ValueError(f"{where}: not a page (JSON nested too deeply)") from error
   except ValueError as error:  # A number of thousands of digits.
     raise ValueError(f"{where}: not JSON that can be read ({error})") from error
   if not isinstance(row, dict):
-    raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}; write one page "
+                     f"a line, like {PAGE_EXAMPLE}")
   if "names_bank" in row:
     if not _all_text(row["names_bank"]):
-      raise ValueError(f"{where}: expected \"names_bank\" as a list of strings")
+      raise ValueError(f"{where}: expected \"names_bank\" as a list of strings; write it in a line "
+                       "of its own, like {\"names_bank\": [\"Abelo\", \"Brisk\"]}")
     return row
   if not isinstance(row.get("title"), str) or not row["title"].strip():
-    raise ValueError(f"{where}: expected a non-empty string \"title\", got {row.get('title')!r}")
+    raise ValueError(f"{where}: expected a non-empty string \"title\", the page's name, "
+                     f"{_what_stands(row, 'title')}; write the page like {PAGE_EXAMPLE}")
   if "sentences" not in row and isinstance(row.get("text"), str):
     row["sentences"] = split_sentences(row["text"])
   elif not _all_text(row.get("sentences")):
-    raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as strings")
+    raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as a list of strings, "
+                     f"{_what_stands(row, 'sentences' if 'sentences' in row else 'text')}; write the "
+                     f"page like {PAGE_EXAMPLE}")
   given = row.get("id", row.get("url", f"page/{number}"))
   if not isinstance(given, str) or not given:
     raise ValueError(f"{where}: expected \"id\" or \"url\" as a string, got {given!r}")
@@ -235,15 +243,30 @@ def _page_row(line: bytes, where: str, number: int) -> dict:
   return row
 
 
+def _what_stands(row: dict, key: str) -> str:
+  if key in row:
+    return f"got {_short(repr(row[key]))}"
+  return "which the line lacks" + (f": it has {_short(', '.join(row))}" if row else ": it is empty")
+
+
+def _short(text: str) -> str:
+  return text if len(text) <= 60 else text[:60] + "…"
+
+
 def _all_text(value) -> bool:
   return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
+def load_atlas(path: str | pathlib.Path | None = None, *, for_questions: bool = False) -> Atlas:
   """Loads the packaged atlas, or another file in its format.
 
+  Args:
+    path: None is the packaged atlas.
+    for_questions: questions will be made from the pages, not only searches answered.
+
   Raises:
-    ValueError: the file is missing or malformed, the line named.
+    ValueError: the file is missing or malformed, the line named; it lacks what questions are made
+      from.
   """
   rows, bank = read_pages(path or ASSETS / "atlas.jsonl.gz")
   entities, pages = {}, {}
@@ -253,6 +276,16 @@ def load_atlas(path: str | pathlib.Path | None = None) -> Atlas:
     pages[page] = Page(page, row["title"], tuple(row["sentences"]),
                        tuple(_statement(page, s) for s in row["statements"]),
                        row.get("url", f"https://{ATLAS_HOST}/{page}"))
+  if for_questions and not any(page.statements for page in pages.values()):
+    raise ValueError(
+      f"corpus {path}: none of its {len(pages)} pages has \"statements\", which questions are made "
+      "from; add them to the lines, like \"statements\": [{\"p\": \"capital\", \"o\": \"city/1\", "
+      "\"sent\": 0}], or leave the corpus out to train on the packaged atlas")
+  if for_questions and len(set(bank)) < 2:
+    raise ValueError(
+      f"corpus {path}: no line has a \"names_bank\", names that no page bears, under which training "
+      "asks its questions; add a line like {\"names_bank\": [\"Abelo\", \"Brisk\"]} with more names "
+      "than there are pages")
   return Atlas(entities, pages, tuple(bank))
 
 

@@ -79,7 +79,7 @@ class SearchIndex:
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in page] for page in tokens]
     model = _bm25s().BM25(method="lucene")
     if not vocabulary:
-      raise ValueError("index: no page has a word to search for")
+      raise ValueError("no page has a word to search for: all are empty or stop words like \"the\"")
     model.index((ids, dict(vocabulary)), show_progress=False, create_empty_token=False)
     self._vocabulary = vocabulary
     self._data = np.asarray(model.scores["data"], np.float32)

@@ -246,7 +246,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     listener = _bind(options.port)
     atlas = load_atlas(options.corpus)
-    service = SearchService(atlas)
+    try:
+      service = SearchService(atlas)
+    except ValueError as error:
+      raise ValueError(f"corpus {options.corpus}: {error}") from error
     listener.listen(1024)
     base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     if options.ready_file:
