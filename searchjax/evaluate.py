@@ -48,7 +48,7 @@ def main(config, workdir: pathlib.Path) -> None:
   differing = differing_inputs(workdir / "results.json", inputs)
   done = passes if differing == [] else None
   if is_finished(workdir, config, done=done, total_steps=passes, title="evaluate"):
-    print(f"config and policies are those of {workdir / 'results.json'}; delete it to evaluate anew")
+    print(f"of the same config and policies; to evaluate anew, delete {workdir / 'results.json'}")
     return
   atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

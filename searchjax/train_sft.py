@@ -63,8 +63,8 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
   ]
   if not questions:
     raise ValueError(
-      f"the corpus gives no question of {tuple(section.hops)} hops about its {split} countries; give "
-      "it more pages with \"statements\""
+      f"the corpus gives no question of {tuple(section.hops)} hops about its {split} countries; "
+      "give it more pages with \"statements\""
     )
   order = np.random.default_rng(seed).permutation(len(questions))
   return [questions[i] for i in order[:count]]

@@ -220,9 +220,9 @@ def _page_row(line: bytes, where: str, number: int) -> dict:
   if "sentences" not in row and isinstance(row.get("text"), str):
     row["sentences"] = split_sentences(row["text"])
   elif not _all_text(row.get("sentences")):
-    raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as a list of strings, "
-                     f"{_what_stands(row, 'sentences' if 'sentences' in row else 'text')}; write the "
-                     f"page like {PAGE_EXAMPLE}")
+    found = _what_stands(row, "sentences" if "sentences" in row else "text")
+    raise ValueError(f"{where}: expected \"text\" as a string or \"sentences\" as a list of "
+                     f"strings, {found}; write the page like {PAGE_EXAMPLE}")
   given = row.get("id", row.get("url", f"page/{number}"))
   if not isinstance(given, str) or not given:
     raise ValueError(f"{where}: expected \"id\" or \"url\" as a string, got {given!r}")
@@ -283,9 +283,9 @@ def load_atlas(path: str | pathlib.Path | None = None, *, for_questions: bool = 
       "\"sent\": 0}], or leave the corpus out to train on the packaged atlas")
   if for_questions and len(set(bank)) < 2:
     raise ValueError(
-      f"corpus {path}: no line has a \"names_bank\", names that no page bears, under which training "
-      "asks its questions; add a line like {\"names_bank\": [\"Abelo\", \"Brisk\"]} with more names "
-      "than there are pages")
+      f"corpus {path}: no line has a \"names_bank\", names that no page bears, under which "
+      "training asks its questions; add a line like {\"names_bank\": [\"Abelo\", \"Brisk\"]} with "
+      "more names than there are pages")
   return Atlas(entities, pages, tuple(bank))
 
 
