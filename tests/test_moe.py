@@ -221,8 +221,29 @@ def test_gradients_of_the_dispatches_are_those_of_the_dense_one(weights):
       np.testing.assert_allclose(got[name], want[name], atol=2e-5, err_msg=name)
 
 
+def test_tokens_go_where_one_of_their_experts_is_once():
+  """By hand: 3 devices, room for 2. Token 0 has both experts on device 1, token 3 is padding."""
+  homes = jnp.array([[1, 1], [0, 1], [2, 1], [3, 3], [0, 2]])
+  tokens, lost = moe.choose_tokens(homes, 3, 2)
+  # Device 1 wants tokens 0, 1 and 2; there is no room for token 2, one pair.
+  assert tokens.tolist() == [1, 4, 0, 1, 2, 4] and lost == 1
+  tokens, lost = moe.choose_tokens(homes, 3, 4)
+  assert tokens.tolist() == [1, 4, 5, 5, 0, 1, 2, 5, 2, 4, 5, 5] and lost == 0
+
+
+def test_room_is_the_share_of_tokens_with_an_expert_there():
+  """E 11 on 11 devices, X 3: a device is chosen by 3/11; drawing with replacement it were .249."""
+  assert moe.exchange_room(config(exchange_factor=1.0), 1100, 11) == 300
+  c = model_config("qwen3.5-397b-a17b", exchange_factor=1.0)
+  rng = np.random.default_rng(0)
+  drawn = np.argsort(rng.random((4000, 512)), axis=1)[:, :10] < 32
+  assert moe.exchange_room(c, 100_000, 16) == pytest.approx(
+    100_000 * drawn.any(1).mean(), rel=0.03
+  )
+
+
 def test_bad_fields_say_what_to_mend():
   with pytest.raises(ValueError, match='must be one of dense, ragged, capacity, got "x"'):
     config(moe_dispatch="x")
-  with pytest.raises(ValueError, match="capacity_factor must be above 0"):
+  with pytest.raises(ValueError, match="exchange_factor must be above 0"):
     config(capacity_factor=0.0)

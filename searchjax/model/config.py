@@ -12,7 +12,9 @@ import difflib
 
 CHOICES = {
   "moe_dispatch": ("dense", "ragged", "capacity"),
+  "moe_exchange": ("gather", "all_to_all"),
   "attention_implementation": ("reference", "splash", "splash_interpret"),
+  "deltanet_implementation": ("reference", "pallas", "pallas_interpret"),
   "remat": ("none", "layer", "parts"),
 }
 
@@ -35,6 +37,10 @@ class ModelConfig:
       gives every expert a buffer of fixed size. What a buffer, or on a mesh a device's sorted rows,
       cannot hold is counted, and only in training: prefill and decode stay dropless.
     capacity_factor: size of those buffers over a perfectly even load.
+    moe_exchange: how tokens reach experts on other devices: "gather" brings all tokens of an expert
+      group to each of its devices, "all_to_all" sends a token where one of its experts is.
+    exchange_factor: tokens one device may send another, over those of a random routing; those
+      beyond are counted as overflow.
     router_aux_loss_coef: weight of the balance loss in training; 0 is off.
     attention_implementation: of training rows: "reference", "splash" (the TPU kernel) or
       "splash_interpret" (the same kernel, interpreted, for any device).
@@ -44,9 +50,11 @@ class ModelConfig:
     moe_chunk: tokens of a device that the expert layer computes at a time; 0 is all. Smaller
       buffers, and capacity is counted per chunk.
     logprob_chunk: tokens whose logits are held at a time.
+    deltanet_implementation: of training rows and prefill: "reference", "pallas" (a TPU kernel) or
+      "pallas_interpret" (the same kernel, interpreted, for any device).
     chunk_length: tokens per chunk of the DeltaNet chunk form.
     delta_block: tokens of a row whose chunks are computed at a time in training, each block again
-      in the backward pass; 0 is all. A multiple of chunk_length.
+      in the backward pass; 0 is all, in the kernel four chunks. A multiple of chunk_length.
   """
 
   name: str
@@ -75,8 +83,11 @@ class ModelConfig:
   tie_embeddings: bool = False
   moe_dispatch: str = "ragged"
   capacity_factor: float = 1.25
+  moe_exchange: str = "gather"
+  exchange_factor: float = 1.25
   router_aux_loss_coef: float = 0.0
   attention_implementation: str = "reference"
+  deltanet_implementation: str = "reference"
   remat: str = "none"
   moe_chunk: int = 0
   logprob_chunk: int = 2048
@@ -116,10 +127,10 @@ class ModelConfig:
         f"delta_block must be a multiple of chunk_length, got {self.delta_block} and "
         f"{self.chunk_length}"
       )
-    if self.capacity_factor <= 0 or self.router_aux_loss_coef < 0:
+    if min(self.capacity_factor, self.exchange_factor) <= 0 or self.router_aux_loss_coef < 0:
       raise ValueError(
-        f"capacity_factor must be above 0 and router_aux_loss_coef at least 0, got "
-        f"{self.capacity_factor} and {self.router_aux_loss_coef}"
+        f"capacity_factor and exchange_factor must be above 0 and router_aux_loss_coef at least 0, "
+        f"got {self.capacity_factor}, {self.exchange_factor} and {self.router_aux_loss_coef}"
       )
     if self.real_vocab_size > self.vocab_size:
       raise ValueError(

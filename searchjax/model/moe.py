@@ -6,10 +6,12 @@
 
 Ties in the top-X go to the lowest expert id, on every side.
 
-On a mesh a device holds E of the experts and computes them for its whole expert group's tokens.
+On a mesh a device holds E of the experts and computes them for its expert group's tokens: all of
+them ("gather"), or those that chose one of its experts ("all_to_all"), which is less to send as
+soon as a group has more devices than a token has experts.
 
 Letters  B rows, T tokens, D model width, E experts, X experts per token, F expert width, U buffer
-rows of one expert.
+rows of one expert, J devices of an expert group, R tokens one device sends another.
 Source   transformers modeling_qwen3_5_moe; balance arXiv:2101.03961 eq. 4-6, with X choices a token
 as in transformers, so that an even load gives X.
 """
@@ -138,11 +140,12 @@ def ragged_experts(
   ends = jnp.cumsum(jnp.bincount(wanted, length=E + 1)[:E]).astype(jnp.int32)
   held = jnp.minimum(ends, rows)
   counts = jnp.diff(held, prepend=0)
-  source = jnp.where(jnp.arange(rows) < held[-1], order // X, T)
+  taken = jnp.arange(rows) < held[-1]
+  source = jnp.where(taken, order // X, T)
+  weight = jnp.where(taken, w.reshape(-1)[order], 0)
   hidden = jax.lax.ragged_dot(_take(x, source), weights["gate_up"], counts)
-  gate, up = jnp.split(hidden, 2, axis=-1)
-  out = jax.lax.ragged_dot(jax.nn.silu(gate) * up, weights["down"], counts)
-  out = out * w.reshape(-1)[order][:, None].astype(out.dtype)
+  hidden = _weighted(hidden, weight)
+  out = jax.lax.ragged_dot(hidden, weights["down"], counts)
   return _give_back(out, source, T), ends[-1] - held[-1]
 
 
@@ -176,16 +179,22 @@ def capacity_experts(
   source = jnp.where(taken, guest % T, T)
   weight = jnp.where(taken, w.T.reshape(-1)[guest], 0)
   buffer = _take(x, source).reshape(E, rows, D)
-  hidden = jnp.einsum("EUD,EDF->EUF", buffer, weights["gate_up"])
-  gate, up = jnp.split(hidden, 2, axis=-1)
-  out = jnp.einsum("EUF,EFD->EUD", jax.nn.silu(gate) * up, weights["down"])
-  out = out.reshape(E * rows, D) * weight[:, None].astype(out.dtype)
+  hidden = _weighted(
+    jnp.einsum("EUD,EDF->EUF", buffer, weights["gate_up"]), weight.reshape(E, rows)
+  )
+  out = jnp.einsum("EUF,EFD->EUD", hidden, weights["down"]).reshape(E * rows, D)
   return _give_back(out, source, T), jnp.sum((wanted < E) & ~seated, dtype=jnp.int32)
 
 
-def _take(x, source):
-  """Rows of x by token; zeros where `source` is one past the last."""
-  return x.at[source].get(mode="fill", fill_value=0)
+def _weighted(hidden, weight):
+  """silu(gate) · up, times the routing weight: going back needs no second `down` product."""
+  gate, up = jnp.split(hidden, 2, axis=-1)
+  return jax.nn.silu(gate) * up * weight[..., None].astype(hidden.dtype)
+
+
+def _take(x, source, fill=0):
+  """Rows of x by token; `fill` where `source` is one past the last."""
+  return x.at[source].get(mode="fill", fill_value=fill)
 
 
 def _give_back(rows, source, tokens):
@@ -250,21 +259,69 @@ def moe(
 
 
 def _experts(weights, config, x, w, experts, valid, parallel):
-  """Sum over the experts of all devices, by each device's own for the expert group's tokens."""
+  """Sum over the experts of all devices, each device's own for tokens of its expert group."""
   held = weights["gate_up"].shape[0]
-  own = experts
-  if parallel.divided("experts"):
-    x, w, own, valid = (parallel.share(a) for a in (x, w, experts, valid))
-    own = own - parallel.first("experts", held)
-    own = jnp.where((own >= 0) & (own < held), own, held)
-  seats = jnp.where(valid[:, None], own, held)
-  if config.moe_dispatch == "dense":
-    y, overflow = dense_experts(weights, x, w, own), jnp.zeros((), jnp.int32)
-  elif config.moe_dispatch == "capacity":
-    y, overflow = capacity_experts(weights, x, w, seats, capacity(config, x.shape[0]))
+  seats = jnp.where(valid[:, None], experts, config.num_experts)
+  if not parallel.divided("experts"):
+    return _own_experts(weights, config, x, w, seats, x.shape[0], 1)
+  group = x.shape[0] * parallel.expert
+  if config.moe_exchange == "all_to_all":
+    room = exchange_room(config, x.shape[0], parallel.expert)
+    source, lost = choose_tokens(seats // held, parallel.expert, room)
+    x, w, seats = (
+      parallel.exchange(_take(a, source, fill))
+      for a, fill in ((x, 0), (w, 0), (seats, config.num_experts))
+    )
   else:
-    rows = seats.size
-    if parallel.divided("experts"):
-      rows = min(rows, math.ceil(config.capacity_factor * rows / parallel.expert))
-    y, overflow = ragged_experts(weights, x, w, seats, rows)
-  return (parallel.unshare(y) if parallel.divided("experts") else y), overflow
+    x, w, seats = (parallel.share(a) for a in (x, w, seats))
+  own = seats - parallel.first("experts", held)
+  own = jnp.where((own >= 0) & (own < held), own, held)
+  y, overflow = _own_experts(weights, config, x, w, own, group, parallel.expert)
+  if config.moe_exchange == "all_to_all":
+    return _give_back(parallel.exchange(y), source, valid.shape[0]), overflow + lost
+  return parallel.unshare(y), overflow
+
+
+def _own_experts(weights, config, x, w, own, tokens, parts):
+  """A device's experts, of `parts` such; `tokens` of the group, of which x may be a selection."""
+  if config.moe_dispatch == "dense":
+    return dense_experts(weights, x, w, own), jnp.zeros((), jnp.int32)
+  if config.moe_dispatch == "capacity":
+    rows = min(capacity(config, tokens), x.shape[0])
+    return capacity_experts(weights, x, w, own, rows)
+  rows = own.size
+  if parts > 1:
+    even = tokens * config.experts_per_token / parts
+    rows = min(rows, math.ceil(config.capacity_factor * even))
+  return ragged_experts(weights, x, w, own, rows)
+
+
+def exchange_room(config: ModelConfig, tokens: int, devices: int) -> int:
+  """Tokens one device may send another: `exchange_factor` times those of a random routing.
+
+  A token is sent where one of its X experts is: 1 − C(E − E/J, X) / C(E, X) of the tokens.
+  """
+  E, X = config.num_experts, config.experts_per_token
+  share = 1.0 - math.comb(E - E // devices, X) / math.comb(E, X)
+  return min(tokens, math.ceil(config.exchange_factor * share * tokens))
+
+
+def choose_tokens(
+  homes: Int[Array, "T X"], devices: int, room: int
+) -> tuple[Int[Array, "JR"], Int[Array, ""]]:
+  """Which tokens go to which device of the expert group.
+
+  Args:
+    homes: the device that holds each chosen expert; `devices` and more are nobody.
+    room: most tokens to one device; earlier tokens go first.
+
+  Returns:
+    For each device its tokens, ascending, filled up with T; and the (token, expert) pairs for which
+    there was no room.
+  """
+  T = homes.shape[0]
+  here = homes[None] == jnp.arange(devices)[:, None, None]
+  wanted = jnp.any(here, axis=-1)
+  token = jnp.sort(jnp.where(wanted, jnp.arange(T)[None, :], T), axis=-1)[:, :room]
+  late = jnp.cumsum(wanted, axis=-1) > room
+  return token.reshape(-1), jnp.sum(here & late[..., None], dtype=jnp.int32)

@@ -3,9 +3,9 @@
 Inside `jax.shard_map` over the mesh axes of `dist.sharding` a device holds its rows of the batch
 (over fsdp and expert), its stretch of the sequence (over context) and its part of every weight.
 Weights are gathered where a layer uses them, one mesh axis at a time; their gradients are scattered
-by the transpose. Experts stay divided: an expert group's tokens are gathered, each device adds its
-own experts' part, and the sum is scattered back. Over context, heads are exchanged for the sequence
-(Ulysses, arXiv:2309.14509).
+by the transpose. Experts stay divided: an expert group's tokens are gathered, or sent where their
+experts are, and each device's part of the sum is brought back. Over context, heads are exchanged for
+the sequence (Ulysses, arXiv:2309.14509).
 
 Every device differentiates its own tokens' loss; a weight's gradient is the sum over all devices.
 `Parallel.reduce` adds what the transposes have not added yet.
@@ -96,6 +96,12 @@ class Parallel:
     if self.expert == 1:
       return y
     return jax.lax.psum_scatter(y, "expert", scatter_dimension=0, tiled=True)
+
+  def exchange(self, x: Array) -> Array:
+    """Axis 0 holds an equal part for each device of the expert group; from each its part for us."""
+    if self.expert == 1:
+      return x
+    return jax.lax.all_to_all(x, "expert", split_axis=0, concat_axis=0, tiled=True)
 
   def first(self, axis: str, size: int) -> Array | int:
     """Index of a device's first element along a DIVIDED axis of which it holds `size`."""
