@@ -1,5 +1,7 @@
 """Config files, overrides and how an entry point fails."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -159,6 +161,42 @@ def test_a_work_folder_that_cannot_be_is_refused(config_file, tmp_path, capsys, 
   error = capsys.readouterr().err
   assert exit_info.value.code == 2 and error.count("\n") == 1
   assert message.format(**names) in error
+
+
+@pytest.mark.parametrize(
+  ("refused", "workdir", "message"),
+  [
+    ("run", "run", "work folder {0}/run may not be read and written; give another --workdir"),
+    (".", "new/run", "work folder {0}/new/run cannot be made: {0} may not be written"),
+  ],
+)
+def test_a_read_only_place_is_refused_first(
+  config_file, tmp_path, capsys, monkeypatch, refused, workdir, message
+):
+  (tmp_path / "run").mkdir()
+  # Permissions do not bind the superuser, who may be the one that runs the tests.
+  monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / refused)
+  with pytest.raises(SystemExit) as exit_info:
+    _run(["--config", config_file, "--workdir", str(tmp_path / workdir)], _not_called)
+  assert exit_info.value.code == 2
+  assert capsys.readouterr().err == f"error: {message.format(tmp_path)}\n"
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only")])
+def test_a_disk_that_refuses_is_one_line(config_file, tmp_path, capsys, number, words):
+  def main(config, workdir):
+    raise OSError(number, os.strerror(number), "/some/metrics.jsonl")
+
+  with pytest.raises(SystemExit) as exit_info:
+    _run(["--config", config_file, "--workdir", str(tmp_path)], main)
+  error = capsys.readouterr().err
+  assert exit_info.value.code == 2 and error.count("\n") == 1
+  assert error.startswith("error: cannot use /some/metrics.jsonl: ") and words in error
+
+
+def test_a_missing_file_is_a_fault_of_the_program(config_file, tmp_path):
+  with pytest.raises(FileNotFoundError):
+    _run(["--config", config_file, "--workdir", str(tmp_path)], lambda c, w: open(tmp_path / "none"))
 
 
 def _not_called(config, workdir):

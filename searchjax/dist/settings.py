@@ -11,8 +11,10 @@ Source   the `FILE.py:variant` form is that of big_vision and ml_collections.con
 import argparse
 import ast
 import difflib
+import errno
 import importlib.util
 import inspect
+import os
 import pathlib
 import sys
 import traceback
@@ -22,6 +24,8 @@ from typing import Any
 import ml_collections
 
 EXIT_BAD_INPUT = 2
+# What a file system refuses; every other OSError is a fault of the program.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 EXIT_INTERRUPTED = 130  # 128 and SIGINT's number, as shells have it.
 PACKAGE_ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRUE_WORDS = ("true", "1", "yes", "on")
@@ -79,8 +83,9 @@ def run_main(
 
   Raises:
     SystemExit: code 2 for bad arguments, for a ValueError that searchjax or the config file raised
-      itself, and for a key that `main` looks up and the config lacks; code 130 for Ctrl-C.  A
-      ValueError from inside a library is a fault of the program, and keeps its traceback.
+      itself, for a key that `main` looks up and the config lacks, and for a file that the system
+      refuses to read or write; code 130 for Ctrl-C.  A ValueError from inside a library is a fault
+      of the program, and keeps its traceback.
   """
   parser = OneLineParser(description=description, allow_abbrev=False)
   if needs_config:
@@ -102,6 +107,10 @@ def run_main(
     if not is_ours(error, config_path):
       raise
     fail(str(error))
+  except OSError as error:
+    if error.errno not in REFUSALS:
+      raise
+    fail(f"cannot use {error.filename or 'a file'}: {error.strerror}")
   except KeyboardInterrupt:
     goes_on = "; the same command goes on from the last checkpoint" if needs_config else ""
     print(f"interrupted{goes_on}", file=sys.stderr)
@@ -145,6 +154,10 @@ def _read_workdir(text: str) -> pathlib.Path:
     raise ValueError(f"work folder {workdir} cannot be made: {error.strerror}") from error
   if not above.is_dir():
     raise ValueError(f"work folder {workdir} cannot be made: {above} is a file")
+  if workdir.is_dir() and not os.access(workdir, os.R_OK | os.W_OK | os.X_OK):
+    raise ValueError(f"work folder {workdir} may not be read and written; give another --workdir")
+  if not workdir.is_dir() and not os.access(above, os.W_OK | os.X_OK):
+    raise ValueError(f"work folder {workdir} cannot be made: {above} may not be written")
   return workdir
 
 
