@@ -30,6 +30,8 @@ def test_shipped_configs_pass(path):
   ("sft", "keep_checkpoints=0", 'config key "keep_checkpoints" must be at least 1'),
   ("sft", "checkpoint_every=0", 'config key "checkpoint_every" must be at least 1'),
   ("sft", "seed=-1", 'config key "seed" must be at least 0'),
+  ("sft", "seed=2147483648", 'config key "seed" must be at most 2147483647; got 2147483648'),
+  ("evaluate", "data_seed=-1", 'config key "data_seed" must be at least 0; got -1'),
   ("sft", "steps=0", 'config key "steps" must be at least 1'),
   ("sft", "model.full_attention_interval=0", 'must be at least 1'),
   ("sft", "limits.calls=-1", 'config key "limits.calls" must be at least 0'),

@@ -9,7 +9,8 @@ from typing import Any
 from searchjax.dist.settings import flatten
 
 LEAST = {
-  "seed": 0, "steps": 1, "rows": 1, "questions_per_step": 1, "group_size": 1, "references": 1,
+  "seed": 0, "data_seed": 0, "steps": 1, "rows": 1, "questions_per_step": 1, "group_size": 1,
+  "references": 1,
   "checkpoint_every": 1, "keep_checkpoints": 1, "holdout_every": 1, "pair_length": 16,
   "batch.rows": 1, "batch.length": 16, "data.questions": 1, "data.chats": 1, "gate.every": 1,
   "gate.questions": 1, "engine.lanes": 1, "engine.feed_rows": 1, "engine.feed_tokens": 1,
@@ -19,7 +20,10 @@ LEAST = {
   "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
   "data.rubric_share": 0.0, "invalid_share": 0.0, "advantage.eps": 0.0,
 }
-MOST = {"data.rubric_share": 1.0, "invalid_share": 1.0}
+LARGEST_SEED = 2**31 - 1
+MOST = {
+  "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
+}
 ABOVE_ZERO = ("temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm",
               "search.timeout_s")
 _PENALTIES = ("anchored", "unconditional", "off")
