@@ -31,6 +31,8 @@ from searchjax.dist import run_log, settings
 INK, GRID, PUBLISHED = "#22262b", "#d5d9de", "#7b838c"
 POLICY_COLOURS = {"base": "#8250a8", "sft": "#d9730d", "rl": "#2a6fbb"}
 POLICY_NAMES = {"base": "Base", "sft": "SFT", "rl": "SFT + RL"}
+POLICY_LINES = {"base": ":", "sft": "--", "rl": "-"}  # For print without colour.
+ARM_LINES = {"anchored": "-", "unconditional": "--", "off": ":"}
 ARM_COLOURS = {"anchored": "#2a6fbb", "unconditional": "#c23b50", "off": "#2e8b57"}
 LINE, SECOND_LINE = "#2a6fbb", "#d9730d"
 
@@ -53,11 +55,14 @@ STYLE = {
   "ytick.color": INK,
   "legend.frameon": False,
   "legend.fontsize": 8,
+  "legend.handlelength": 3.0,
   "lines.linewidth": 1.7,
   "savefig.dpi": 200,
   "svg.fonttype": "none",
   "svg.hashsalt": "searchjax",
   "figure.constrained_layout.use": True,
+  "figure.constrained_layout.w_pad": 0.09,
+  "figure.constrained_layout.h_pad": 0.06,
 }
 
 # SPEC 4: FRAMES, accuracy at a budget of b calls, and cents a query at b = 4.
@@ -71,6 +76,7 @@ PUBLISHED_KNEE = 7
 PUBLISHED_SIDE_BY_SIDE = (0.602, 0.742)
 SMALLEST_KL = 1e-12  # What a log axis shows for an estimate that is 0, or negative by rounding.
 KINDS = ("png", "svg")
+SHARE_LIMITS = (-0.03, 1.03)  # Of an axis of shares; markers at 0 and 1 are drawn whole.
 FINAL_SHARE = 0.1  # The part of an ablation's steps that its final numbers are means over.
 
 
@@ -128,47 +134,34 @@ class Part:
 def figure2(workdir: pathlib.Path) -> Figure:
   """Base reward and preference over steps."""
   rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
-  figure, axes = _grid(1, 2)
+  figure, axes = _grid(1, 2, height=2.8)
   _curve(axes[0], rows, "base_reward", LINE, "Base reward", "share of rollouts")
   _curve(axes[1], rows, "preference", LINE, "Preference score s", "mean P̄")
-  axes[1].axhline(0.5, color=PUBLISHED, linewidth=0.8, linestyle=":")
-  axes[1].annotate(
-    "0.5: as good as the reference",
-    (0, 0.5),
-    (2, 3),
-    textcoords="offset points",
-    fontsize=7,
-    color=PUBLISHED,
-  )
+  _reference(axes[1].axhline, 0.5, "0.5: as good as the reference")
+  _legend_outside(figure)
   return figure
 
 
 def figure3(workdir: pathlib.Path) -> Figure:
   """Tool calls, generation length and both penalties over steps."""
   rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
-  figure, axes = _grid(2, 2)
+  figure, axes = _grid(2, 2, height=5.2)
   _curve(axes[0], rows, "tool_calls", LINE, "Tool calls a rollout", "calls")
   perfect = _perfect_calls(workdir)
   if perfect is not None:
-    axes[0].axhline(perfect, color=PUBLISHED, linewidth=0.8, linestyle=":")
-    axes[0].annotate(
-      "perfect agent, held-out questions",
-      (0, perfect),
-      (2, 3),
-      textcoords="offset points",
-      fontsize=7,
-      color=PUBLISHED,
-    )
+    _reference(axes[0].axhline, perfect, "calls of a perfect agent, held-out questions")
   _curve(axes[1], rows, "generated_length", LINE, "Generation length", "tokens written")
   _curve(axes[2], rows, "tool_penalty", SECOND_LINE, "Tool-call penalty", "mean pen_tool")
   _curve(axes[3], rows, "length_penalty", SECOND_LINE, "Length penalty", "mean pen_len")
+  if perfect is not None:
+    _legend_outside(figure)
   return figure
 
 
 def figure4(workdir: pathlib.Path) -> Figure:
   """Gradient norm and train-inference KL over steps."""
   rows = read_steps(workdir / "grpo", "searchjax.train_grpo")
-  figure, axes = _grid(1, 2)
+  figure, axes = _grid(1, 2, height=2.8)
   _curve(axes[0], rows, "grad_norm", LINE, "Gradient norm", "l2, before clipping")
   steps, k3 = _series(rows, "kl_k3")
   _, k1 = _series(rows, "kl_k1")
@@ -176,19 +169,12 @@ def figure4(workdir: pathlib.Path) -> Figure:
   if len(k1) == len(steps):
     floor = np.maximum(np.abs(k1), SMALLEST_KL)
     axes[1].plot(steps, floor, color=SECOND_LINE, linewidth=0.9, alpha=0.8, label="|k1|")
-  axes[1].axhline(PUBLISHED_KL, color=PUBLISHED, linewidth=1, linestyle="--")
-  axes[1].annotate(
-    "published, large: about 1e-3",
-    (steps[0], PUBLISHED_KL),
-    (2, -9),
-    textcoords="offset points",
-    fontsize=7,
-    color=PUBLISHED,
-  )
+  _reference(axes[1].axhline, PUBLISHED_KL, "published, large model: about 1e-3")
   axes[1].set_yscale("log")
-  axes[1].set_ylim(top=PUBLISHED_KL * 5)
+  axes[1].set_ylim(SMALLEST_KL / 5, PUBLISHED_KL * 5)
   axes[1].set(title="Train-inference KL", xlabel="step", ylabel="nat a token")
-  axes[1].legend(loc="center right")
+  axes[1].xaxis.set_major_locator(_whole_numbers())
+  _legend_outside(figure)
   return figure
 
 
@@ -216,6 +202,7 @@ def figure5(workdir: pathlib.Path) -> Figure:
       x,
       [point["accuracy"] for point in points],
       color=colour,
+      linestyle=POLICY_LINES[policy],
       marker="o",
       markersize=3.5,
       label=POLICY_NAMES[policy],
@@ -231,20 +218,10 @@ def figure5(workdir: pathlib.Path) -> Figure:
       markerfacecolor="none",
       label=f"{name} (published, FRAMES)",
     )
-  axis.axvline(PUBLISHED_KNEE, color=PUBLISHED, linewidth=0.8, linestyle=":")
-  axis.annotate(
-    "published: flattens near 7",
-    (PUBLISHED_KNEE, 0.02),
-    (-4, 0),
-    textcoords="offset points",
-    fontsize=7,
-    color=PUBLISHED,
-    rotation=90,
-    ha="right",
-    va="bottom",
-  )
+  _reference(axis.axvline, PUBLISHED_KNEE, f"published: flattens near {PUBLISHED_KNEE}")
   axis.set(title="Accuracy against tool budget", xlabel="allowed tool calls b", ylabel="accuracy")
-  axis.set_ylim(0, 1.02)
+  axis.set_ylim(*SHARE_LIMITS)
+  axis.xaxis.set_major_locator(_whole_numbers())
   _legend_outside(figure)
   return figure
 
@@ -264,6 +241,7 @@ def figure6(workdir: pathlib.Path) -> Figure:
         [point["cents_per_query"] for point in sweep],
         [point["accuracy"] for point in sweep],
         color=colour,
+        linestyle=POLICY_LINES[policy],
         linewidth=0.9,
         marker=".",
         markersize=4,
@@ -288,8 +266,9 @@ def figure6(workdir: pathlib.Path) -> Figure:
         label=f"{POLICY_NAMES[policy]}, {'greedy' if mode == 'greedy' else 'T = 1'}",
       )
   axes[0].set(title="This run", xlabel="cents a query (list prices)", ylabel="accuracy")
-  axes[0].set_ylim(0, 1.02)
-  axes[0].set_xlim(left=0)
+  axes[0].set_ylim(*SHARE_LIMITS)
+  right = axes[0].get_xlim()[1]
+  axes[0].set_xlim(-0.03 * right, right)  # Markers at 0 cents are drawn whole.
   axes[0].xaxis.set_major_locator(MaxNLocator(4))
   for name, published in PUBLISHED_FRAMES.items():
     cents, accuracy = published["cost"]
@@ -303,7 +282,7 @@ def figure6(workdir: pathlib.Path) -> Figure:
     )
     axes[1].annotate(name, (cents, accuracy), (6, -3), textcoords="offset points", color=PUBLISHED)
   axes[1].set(
-    title="Published: FRAMES, b = 4", xlabel="cents a query", xlim=(0, 24), ylim=(0, 1.02)
+    title="Published: FRAMES, b = 4", xlabel="cents a query", xlim=(0, 24), ylim=SHARE_LIMITS
   )
   _legend_outside(figure)
   return figure
@@ -317,17 +296,19 @@ def figure_ablation(workdir: pathlib.Path) -> Figure:
     ("tool_calls", "Tool calls a rollout", "calls"),
     ("tool_penalty", "Tool-call penalty", "mean pen_tool"),
   )
-  figure, axes = _grid(1, 3, width=7.4)
+  figure, axes = _grid(1, 3, width=7.4, height=2.8)
   for arm, record in arms.items():
-    colour = ARM_COLOURS.get(arm, PUBLISHED)
+    look = {"color": ARM_COLOURS.get(arm, PUBLISHED), "linestyle": ARM_LINES.get(arm, "-.")}
     for axis, (metric, title, label) in zip(axes, panels, strict=True):
       for rows in record["curves"]:
         steps, values = _series(rows, metric)
-        axis.plot(steps, _smooth(values), color=colour, linewidth=0.7, alpha=0.4)
+        axis.plot(steps, _smooth(values), **look, linewidth=0.7, alpha=0.4)
       steps, mean = _mean_curve(record["curves"], metric)
       count = len(record["seeds"])
-      axis.plot(steps, _smooth(mean), color=colour, label=f"{arm}, mean of {count} seeds")
+      of = f"mean of {count} seeds" if count > 1 else "one seed"
+      axis.plot(steps, _smooth(mean), **look, label=f"{arm}, {of}")
       axis.set(title=title, xlabel="step", ylabel=label)
+      axis.xaxis.set_major_locator(_whole_numbers())
   _legend_outside(figure)
   return figure
 
@@ -348,7 +329,8 @@ PARTS: tuple[Part, ...] = (
   Part(
     "figure4",
     "Figure 4: gradient norm and train-inference KL",
-    "Dashed grey: the scale the article reports for its large model.",
+    "Dotted grey: the scale the article reports for its large model. An estimate below 1e-12 is "
+    "drawn there.",
     figure4,
   ),
   Part(
@@ -682,6 +664,7 @@ def _curve(
   axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4)
   axis.plot(steps, _smooth(values), color=colour)
   axis.set(title=title, xlabel="step", ylabel=label)
+  axis.xaxis.set_major_locator(_whole_numbers())
 
 
 def _series(rows: Sequence[dict[str, float]], metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -712,6 +695,15 @@ def _mean_curve(curves: Sequence[Sequence[dict]], metric: str) -> tuple[np.ndarr
   series = [dict(zip(*_series(rows, metric), strict=True)) for rows in curves]
   steps = sorted(set.intersection(*(set(one) for one in series)))
   return np.asarray(steps), np.asarray([np.mean([one[s] for one in series]) for s in steps])
+
+
+def _reference(line: Callable[..., Any], value: float, label: str) -> None:
+  """A grey dotted line across an axis, named in the legend, where no curve can run over it."""
+  line(value, color=PUBLISHED, linewidth=1, linestyle=":", label=label, zorder=1)
+
+
+def _whole_numbers() -> MaxNLocator:
+  return MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True)
 
 
 def _legend_outside(figure: Figure) -> None:

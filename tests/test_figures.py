@@ -6,8 +6,10 @@ import re
 import shutil
 
 import fake_run
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from searchjax import figures, report
 from searchjax.dist import run_log, settings
@@ -49,6 +51,35 @@ def test_published_numbers_are_labelled_as_published(run):
   assert axis.get_title("left") == "Published: FRAMES, b = 4"
   points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines]
   assert points == [(2.0, 0.739), (8.5, 0.678), (15.3, 0.624)]
+
+
+def test_references_are_named_in_a_legend_below_where_no_curve_runs_over_them(run):
+  expected = {
+    "figure2": "0.5: as good as the reference",
+    "figure3": "calls of a perfect agent, held-out questions",
+    "figure4": "published, large model: about 1e-3",
+    "figure5": "published: flattens near 7",
+    "ablation": "anchored, mean of 3 seeds",
+  }
+  for part in figures.PARTS:
+    figure = figures.draw(part, run)
+    with matplotlib.rc_context(figures.STYLE):
+      figure.draw_without_rendering()
+    written = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in written) >= 8
+    assert all(axis.get_legend() is None for axis in figure.axes)
+    (legend,) = figure.legends
+    assert expected.get(part.name, "SFT, greedy") in [text.get_text() for text in legend.get_texts()]
+    below = legend.get_window_extent().y1
+    assert all(axis.get_tightbbox().y0 >= below for axis in figure.axes)
+
+
+def test_steps_are_whole_numbers_on_the_axis_of_a_short_run(tmp_path):
+  path = tmp_path / "grpo/metrics.jsonl"
+  rows = [{"step": step, "base_reward": 0.5, "preference": 0.5} for step in range(3)]
+  run_log.write_jsonl(path, rows)
+  ticks = figures.draw(figures.PARTS[0], tmp_path).axes[0].get_xticks()
+  assert set(ticks) >= {0, 1, 2} and all(tick == round(tick) for tick in ticks)
 
 
 def test_the_same_run_gives_the_same_svg(run):
