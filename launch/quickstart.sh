@@ -34,7 +34,9 @@ done
 [[ "$seed" =~ ^[0-9]{1,9}$ ]] || usage "--seed expects a whole number from 0, got \"$seed\""
 : "${workdir:=$REPO/runs/$([ -n "$smoke" ] && echo smoke || echo quickstart)}"
 [ ! -e "$workdir" ] || [ -d "$workdir" ] || usage "--workdir $workdir is a file; give a folder"
-workdir="$(mkdir -p "$workdir" && cd "$workdir" && pwd)" || usage "cannot make --workdir"
+asked="$workdir"
+workdir="$(mkdir -p "$asked" 2>/dev/null && cd "$asked" 2>/dev/null && pwd)" || usage "cannot make --workdir $asked"
+[ -w "$workdir" ] || usage "--workdir $workdir may not be written; give another"
 
 started=$SECONDS
 prepare_environment ""
@@ -46,11 +48,12 @@ export XLA_FLAGS="${XLA_FLAGS:---xla_force_host_platform_device_count=2}"
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
 
 stage() {  # stage TITLE MODULE ARGUMENTS...
-  local before=$SECONDS title="$1" module="$2"
+  local before=$SECONDS title="$1" module="$2" code=0
   shift 2
   echo
   echo "== $title"
-  "$PY" -m "$module" "$@" </dev/null || fail "$title failed (exit code $?); its message is above" 1
+  "$PY" -m "$module" "$@" </dev/null || code=$?
+  [ "$code" = 0 ] || fail "$title failed (exit code $code); its message is above" "$code"
   echo "   $((SECONDS - before)) s"
 }
 

@@ -28,6 +28,7 @@ def test_the_scripts_are_valid_bash(repository, name):
     (["launch/quickstart.sh", "--seed", "one"], 'whole number from 0, got "one"'),
     (["launch/quickstart.sh", "--seed=-1"], 'whole number from 0, got "-1"'),
     (["launch/quickstart.sh", "--workdir", "LICENSE"], "is a file"),
+    (["launch/quickstart.sh", "--workdir", "LICENSE/x"], "cannot make --workdir LICENSE/x"),
     (["launch/quickstart.sh", "--seed="], "--seed needs a value"),
     (["launch/quickstart.sh", "--workdir="], "--workdir needs a value"),
     (["launch/ablate.sh", "--workdir="], "--workdir needs a value"),
