@@ -67,6 +67,9 @@ def attend(
 # The kernel's tiles are multiples of 128; rows longer than the larger one are tiled by it.
 SPLASH_LANES = 128
 SPLASH_BLOCK = 512
+# Keys of one tile of the backward pass, if they divide the row: for each tile there is a summand of
+# the queries' gradient in memory, so few of them.
+SPLASH_BACKWARD = (2048, 1024)
 
 
 def attend_packed(
@@ -101,15 +104,17 @@ def _splash(q, k, v, segment_ids, *, interpret):
   T, N = q.shape[1:3]
   block = SPLASH_BLOCK if T > SPLASH_BLOCK else -(-T // SPLASH_LANES) * SPLASH_LANES
   pad = -T % block
+  keys = next((b for b in SPLASH_BACKWARD if (T + pad) % b == 0), block)
   widen = lambda a: jnp.pad(a, ((0, 0), (0, pad), (0, 0), (0, 0)))
   # The kernel multiplies no scale in.
   q, k, v = widen(q * q.shape[-1] ** -0.5), widen(k), widen(v)
   segment_ids = jnp.pad(segment_ids, ((0, 0), (0, pad)), constant_values=-1)
   attend_row = kernel.make_splash_mha_single_device(
     masks.MultiHeadMask([masks.CausalMask((T + pad, T + pad)) for _ in range(N)]),
+    # One kernel for all three gradients: five products of [T T] where two kernels need seven.
     block_sizes=kernel.BlockSizes(
-      block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block,
-      block_kv_dq=block,
+      block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=keys,
+      block_kv_dkv_compute=block, use_fused_bwd_kernel=True,
     ),
     interpret=interpret,
   )
