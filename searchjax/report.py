@@ -290,9 +290,9 @@ def _compared_questions(workdir: pathlib.Path, missing: list[str]) -> list[dict[
   """Held-out questions with every policy's rollout, those where the policies differ first."""
   by_policy: dict[str, dict[str, dict[str, Any]]] = {}
   for policy in figures.POLICY_NAMES:
-    files = sorted((workdir / "eval/rollouts").glob(f"{policy}*.jsonl"))
-    if files:
-      by_policy[policy] = {record["question_id"]: record for record in _read_records(files[0])}
+    file = workdir / f"eval/rollouts/{policy}_greedy.jsonl"
+    if file.is_file():
+      by_policy[policy] = {record["question_id"]: record for record in _read_records(file)}
   if not by_policy:
     missing.append(f"Evaluation examples: {workdir}/eval/rollouts has no rollouts")
     return []

@@ -152,6 +152,13 @@ def test_questions_where_the_policies_differ_come_first(run):
   assert [column["policy"] for column in questions[0]["columns"]] == ["Base", "SFT", "SFT + RL"]
 
 
+def test_a_compared_question_names_whose_outcome_each_is(text):
+  summary = text[text.index('id="examples"') :]
+  summary = summary[summary.index("<summary>") : summary.index("</summary>")]
+  names = re.findall(r'<span class="soft small">([^<]*)</span> <span class="badge (?:good|bad)">', summary)
+  assert names == ["Base", "SFT", "SFT + RL"]
+
+
 def test_missing_parts_are_listed(run, tmp_path, capsys, one_figure):
   partial = tmp_path / "partial"
   shutil.copytree(run / "sft", partial / "sft")
