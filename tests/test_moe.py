@@ -46,6 +46,16 @@ def test_R4_replay_of_the_live_choice_changes_nothing():
   np.testing.assert_array_equal(w, again)
 
 
+def test_R6_routers_that_disagree_are_counted():
+  """FAULTS R6: by set, not by order; tokens without a record, and padding, are not compared."""
+  logits = jnp.array([[3.0, 2, 1, 0], [3, 2, 1, 0], [0, 1, 2, 3], [3, 2, 1, 0], [3, 2, 1, 0]])
+  replay = jnp.array([[0, 1], [1, 0], [3, 1], [-1, -1], [2, 3]], jnp.int32)
+  valid = jnp.array([True, True, True, True, False])
+  replayed, disagree = moe.disagreement(logits, replay, valid)
+  assert (int(replayed), int(disagree)) == (3, 1)
+  assert [int(n) for n in moe.disagreement(logits, None, valid)] == [0, 0]
+
+
 @pytest.mark.parametrize("expert", [0, 255, 256, 300, 511])
 def test_R1_expert_ids_are_wide_enough(expert):
   """FAULTS R1: in uint8, expert 300 becomes 44."""
@@ -203,7 +213,8 @@ def test_balance_by_hand():
   np.testing.assert_array_equal(gradient[4], 0.0)
   # Pushing the fuller expert's logit up raises the term: E/N · (f_0 − f_1) p_0 p_1.
   np.testing.assert_allclose(gradient[0, 0], 2 / 4 * (0.75 - 0.25) * 0.9 * 0.1, rtol=1e-4)
-  routing = moe.Routing(experts, jnp.int32(0), jnp.array([1.0, 3.0]))
+  none = jnp.int32(0)
+  routing = moe.Routing(experts, none, jnp.array([1.0, 3.0]), none, none)
   np.testing.assert_allclose(
     moe.balance_loss(config(router_aux_loss_coef=0.01), routing), 0.02, rtol=1e-6
   )

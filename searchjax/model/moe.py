@@ -35,13 +35,17 @@ class Routing:
     experts: int32 [B T X], the expert ids used, best first where they were chosen live.
     overflow: int32, (token, expert) pairs of real tokens left out for want of capacity.
     balance: float32, the balance term of the real tokens; 0 when there are none.
+    replayed: int32, real tokens whose experts were recorded ones.
+    disagree: int32, those of them for which the live choice would have been another set.
 
-  On a mesh both are a device's share, to be added up.
+  On a mesh all but the first are a device's share, to be added up.
   """
 
   experts: Array
   overflow: Array
   balance: Array
+  replayed: Array
+  disagree: Array
 
 
 def router_logits(
@@ -73,6 +77,18 @@ def route(
     experts = jnp.where(replay[:, :1] < 0, experts, replay)
     top = jnp.take_along_axis(logits, experts, axis=-1)
   return jax.nn.softmax(top, axis=-1), experts.astype(jnp.int32)
+
+
+def disagreement(
+  logits: Float[Array, "T E"], replay: Int[Array, "T X"] | None, valid: Bool[Array, "T"]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+  """Real tokens with recorded experts, and those of them that live would choose another set."""
+  if replay is None:
+    return jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+  _, live = jax.lax.top_k(logits, replay.shape[1])
+  same = jnp.all(jnp.any(replay[:, :, None] == live[:, None, :], axis=-1), axis=-1)
+  recorded = valid & (replay[:, 0] >= 0)
+  return jnp.sum(recorded, dtype=jnp.int32), jnp.sum(recorded & ~same, dtype=jnp.int32)
 
 
 def balance(
@@ -255,7 +271,8 @@ def moe(
   # The router's product a second time, in the text only: the compiler merges it with `route`'s.
   logits = router_logits(weights["router"], flat)
   term = balance(logits, experts, valid, parallel)
-  return y.reshape(B, T, D), Routing(experts.reshape(B, T, -1), overflow, term)
+  compared = disagreement(logits, replay, valid)
+  return y.reshape(B, T, D), Routing(experts.reshape(B, T, -1), overflow, term, *compared)
 
 
 def _experts(weights, config, x, w, experts, valid, parallel):
