@@ -224,19 +224,19 @@ def finish(
   y = out.astype(jnp.float32)
   y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + config.norm_eps)
   # Rounded to the activation dtype here and at the end, as in transformers; the weight is float32.
-  y = y.astype(gate.dtype).astype(jnp.float32)
+  return _finish_normed(weights, y.astype(gate.dtype), gate)
+
+
+def _finish_normed(weights, y, gate):
+  y = y.astype(jnp.float32)
   y = y * weights["out_norm"][None, None, None].astype(jnp.float32)
   y = y * jax.nn.silu(gate.astype(jnp.float32))
   return jnp.einsum("BTMR,MRD->BTD", y.astype(gate.dtype), weights["out"])
 
 
 def _mixed(weights, config, raw, tails, same_document, valid):
-  c = config
-  q, k, v = (
-    convolve(raw[n], tails[n], weights["conv_" + n], same_document)
-    for n in ("query", "key", "value")
-  )
-  q, k = normalise(q, k, c.delta_value_heads)
+  q, k, v = _convolved(weights, raw, tails, same_document)
+  q, k = normalise(q, k, config.delta_value_heads)
   beta, g = gates(weights, raw)
   v = v.astype(jnp.float32)
   if valid is not None:
@@ -244,6 +244,29 @@ def _mixed(weights, config, raw, tails, same_document, valid):
     k, v = (jnp.where(valid[:, :, None, None], a, 0.0) for a in (k, v))
     beta, g = (jnp.where(valid[:, :, None], a, 0.0) for a in (beta, g))
   return q, k, v, beta, g
+
+
+def _convolved(weights, raw, tails, same_document):
+  return tuple(
+    convolve(raw[n], tails[n], weights["conv_" + n], same_document)
+    for n in ("query", "key", "value")
+  )
+
+
+def _by_kernel(
+  weights, config, raw, tails, same_document, valid, segment_ids, state, state_segment
+):
+  """The rows' normed outputs and last state from the TPU kernel, which does all three norms."""
+  # Imported here: the kernel's modules are of no use to the reference path.
+  from searchjax.model.kernels.deltanet import delta_rule
+
+  q, k, v = _convolved(weights, raw, tails, same_document)
+  beta, g = (jnp.where(valid[:, :, None], a, 0.0) for a in gates(weights, raw))
+  return delta_rule(
+    q, k, v, beta, g, segment_ids, state, state_segment, chunk_length=config.chunk_length,
+    norm_eps=config.norm_eps, block_length=config.delta_block,
+    interpret=config.deltanet_implementation == "pallas_interpret",
+  )
 
 
 def deltanet(
@@ -276,10 +299,14 @@ def deltanet(
       for j in range(c.conv_kernel)
     ]
   )
-  q, k, v, beta, g = _mixed(own, c, raw, tails, earlier, valid)
+  reference = c.deltanet_implementation == "reference"
+  mixed = _mixed(own, c, raw, tails, earlier, valid) if reference else None
   state = jnp.zeros((B, c.delta_value_heads, c.delta_key_size, c.delta_value_size), jnp.float32)
   nobody = jnp.full((B,), -1, segment_ids.dtype)
-  out = _delta_rows(q, k, v, beta, g, segment_ids, state, nobody, config)
+  if not reference:
+    y, _ = _by_kernel(own, c, raw, tails, earlier, valid, segment_ids, state, nobody)
+    return _finish_normed(weights, parallel.to_sequence(y), gate)
+  out = _delta_rows(*mixed, segment_ids, state, nobody, config)
   return finish(weights, config, parallel.to_sequence(out), gate)
 
 
@@ -329,11 +356,15 @@ def deltanet_prefill(
   valid = jnp.arange(T)[None, :] < length[:, None]
   x = jnp.where(valid[:, :, None], x, 0)
   raw = project(weights, x)
-  q, k, v, beta, g = _mixed(weights, c, raw, tails, None, valid)
+  reference = c.deltanet_implementation == "reference"
+  mixed = _mixed(weights, c, raw, tails, None, valid) if reference else None
   document = jnp.ones((B, T), jnp.int32)
-  out, state = delta_chunks(
-    q, k, v, beta, g, document, state, document[:, 0], chunk_length=c.chunk_length
-  )
+  if reference:
+    out, state = delta_chunks(
+      *mixed, document, state, document[:, 0], chunk_length=c.chunk_length
+    )
+  else:
+    y, state = _by_kernel(weights, c, raw, tails, None, valid, document, state, document[:, 0])
   take = length[:, None] + jnp.arange(c.conv_kernel - 1)[None, :]
   new_tails = {
     n: jnp.take_along_axis(
@@ -341,6 +372,8 @@ def deltanet_prefill(
     )
     for n in ("query", "key", "value")
   }
+  if not reference:
+    return _finish_normed(weights, y, raw["gate"]), state, new_tails
   return finish(weights, c, out, raw["gate"]), state, new_tails
 
 
