@@ -43,7 +43,7 @@ def packed(*lengths):
   return np.array([np.repeat(np.arange(1, len(row) + 1), row) for row in lengths], np.int32)
 
 
-# Documents of one token, longer than a block, and ending on the last token of a chunk and of a block.
+# Documents of one token, longer than a block, and ending with a chunk and with a block.
 PACKED = packed([5, 1, 20, 11], [8, 8, 16, 5])
 WHOLE = np.ones((B, T), np.int32)
 
@@ -184,7 +184,7 @@ def layers():
 
 
 def test_the_layer_gives_the_same_values_and_gradients(layers):
-  """Packed documents shorter than the convolution, padding in between and after, T below a chunk."""
+  """Packed documents shorter than the convolution, padding between and after, T below a chunk."""
   configs, weights = layers
   rng = np.random.default_rng(7)
   segments = jnp.asarray([[1, 1, 1, 2, 0, 3, 0]], jnp.int32)

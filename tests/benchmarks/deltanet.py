@@ -3,8 +3,8 @@
   python tests/benchmarks/deltanet.py                           four slices, HLO stage
   python tests/benchmarks/deltanet.py --stage full --topology v6e:2x2
 
-One layer of Qwen3.5-397B (64 value heads, 16 key heads, size 128), one bfloat16 row of 16,384 tokens
-a device; its forward, and its gradient with the forward computed again, as a training step does.
+One layer of Qwen3.5-397B (64 value heads, 16 key heads, size 128), one bfloat16 row of 16,384
+tokens a device; its forward, and its gradient with the forward computed again, as a training step does.
 Compiled by libtpu for slices that need not be there. FLOPs and bytes are counted in the optimised
 program (`searchjax.dist.hlo`), the kernels by their own estimates; nothing is timed. Stage "full"
 goes on to machine code, which is where a kernel that a TPU cannot run is refused.
@@ -110,7 +110,8 @@ def main() -> int:
         bad += outcome.status not in ("compiled", "optimised")
         line = f"{topology:12} {program:9} {implementation:9} "
         if outcome.costs is not None:
-          costs, kernels = outcome.costs, sum(outcome.costs.flops[k] for k in outcome.costs.kernels)
+          costs = outcome.costs
+          kernels = sum(costs.flops[name] for name in costs.kernels)
           line += (
             f"{costs.hbm / 1e9:8.2f} GB  {outcome.memory.temporaries / 1e9:8.2f} GB  "
             f"{costs.total_flops:9.3e}  {kernels:14.3e}  "

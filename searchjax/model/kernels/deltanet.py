@@ -17,8 +17,8 @@ its weight. Backward, from dO (dy through the norm) and the later dS:
 A grid step holds one key head, its value heads and a block of chunks; the state goes from block to
 block in VMEM. The forward keeps the state that enters each block; the backward walks the blocks in
 reverse, computes a block's states, inverses and X again, then walks its chunks in reverse. Both
-norms are inside, so that HBM holds all long arrays in the activation dtype, q and k once a key head.
-All products are float32 at the highest precision.
+norms are inside, so that HBM holds all long arrays in the activation dtype, q and k once a key
+head. All products are float32 at the highest precision.
 
 Letters  B rows, T tokens, C chunk length, M/A value and key heads, P/R key and value size.
 Source   Gated DeltaNet arXiv:2412.06464; the backward is derived here.
