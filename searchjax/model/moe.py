@@ -138,13 +138,14 @@ def dense_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
 
 
 def ragged_experts(
-  weights: dict, x: Array, w: Array, experts: Array, rows: int
+  weights: dict, x: Array, w: Array, experts: Array, rows: int, implementation: str = "ragged"
 ) -> tuple[Array, Array]:
   """Tokens sorted by expert, one grouped matmul a projection.
 
   Args:
     experts: int32 [T X]; ids from E on are no expert here.
     rows: of the sorted buffer; T · X leaves nothing out.
+    implementation: of the product, see `grouped_product`.
 
   Returns:
     Outputs, and the number of (token, expert) pairs left out.
@@ -159,10 +160,42 @@ def ragged_experts(
   taken = jnp.arange(rows) < held[-1]
   source = jnp.where(taken, order // X, T)
   weight = jnp.where(taken, w.reshape(-1)[order], 0)
-  hidden = jax.lax.ragged_dot(_take(x, source), weights["gate_up"], counts)
+  hidden = grouped_product(_take(x, source), weights["gate_up"], counts, implementation)
   hidden = _weighted(hidden, weight)
-  out = jax.lax.ragged_dot(hidden, weights["down"], counts)
+  out = grouped_product(hidden, weights["down"], counts, implementation)
   return _give_back(out, source, T), ends[-1] - held[-1]
+
+
+# Tiles (rows, sums, columns) of the grouped kernel; smaller products take smaller ones.
+GMM_TILES = (512, 1024, 1024)
+
+
+def grouped_product(
+  x: Float[Array, "U D"], weights: Float[Array, "E D F"], counts: Int[Array, "E"],
+  implementation: str,
+) -> Float[Array, "U F"]:
+  """Rows times their group's matrix: the first counts[0] rows times the first one, and so on.
+
+  Args:
+    implementation: "ragged", XLA's own, a kernel on v5p and a product over all groups elsewhere;
+      "gmm", a kernel on any TPU; "gmm_interpret", the same kernel, interpreted, for any device.
+
+  Returns:
+    The products; rows beyond the last group mean nothing.
+  """
+  if implementation == "ragged":
+    return jax.lax.ragged_dot(x, weights, counts)
+  # Imported here: the kernel's modules are of no use to the other ways.
+  from jax.experimental.pallas.ops.tpu.megablox import ops
+
+  (U, D), F = x.shape, weights.shape[-1]
+  rows, sums, columns = GMM_TILES
+  rows = min(rows, -(-U // 128) * 128)
+  x = jnp.pad(x, ((0, -U % rows), (0, 0)))
+  tiles = rows, min(sums, D), min(columns, F)
+  return ops.gmm(
+    x, weights, counts, x.dtype, tiles, None, None, False, implementation == "gmm_interpret"
+  )[:U]
 
 
 def capacity_experts(
@@ -310,7 +343,7 @@ def _own_experts(weights, config, x, w, own, tokens, parts):
   if parts > 1:
     even = tokens * config.experts_per_token / parts
     rows = min(rows, math.ceil(config.capacity_factor * even))
-  return ragged_experts(weights, x, w, own, rows)
+  return ragged_experts(weights, x, w, own, rows, config.moe_dispatch)
 
 
 def exchange_room(config: ModelConfig, tokens: int, devices: int) -> int:
