@@ -37,6 +37,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.compute = ConfigDict(
     dict(
       moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
+      deltanet_implementation="pallas",
       moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
     )
   )
