@@ -791,7 +791,9 @@ def program_memory(assignment: str, text: str, largest: int = 8) -> Memory:
       size, kind, seen = int(allocation[1]), None, set()
       if space == HOST:
         sums["host"] += size
-      if space != HBM:
+      # What a called computation holds by itself lies in its caller's buffers: XLA's own sums
+      # leave it out too.
+      if space != HBM or "thread-local" in flags:
         continue
       live_out = "maybe-live-out" in flags
       kind = (

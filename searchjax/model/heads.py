@@ -39,7 +39,8 @@ def embed(
     mine = (at >= 0) & (at < table.shape[0])
     return parallel.unshare(jnp.where(mine[:, None], table[jnp.where(mine, at, 0)], 0))
 
-  rows = jax.lax.map(look_up, slices).reshape(-1, table.shape[1])
+  # Again in the backward pass: a mask of all slices' rows would be kept otherwise.
+  rows = jax.lax.map(jax.checkpoint(look_up), slices).reshape(-1, table.shape[1])
   return rows[: flat.shape[0]].reshape(*tokens.shape, -1)
 
 
