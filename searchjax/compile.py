@@ -62,6 +62,7 @@ BUDGETED = {
   "flops_over_model": "executed FLOPs over the model's",
   "useful_flops_over_model": "the same without padding rows",
   "hbm_bytes": "HBM bytes a device",
+  "hbm_over_least": "HBM bytes over those no implementation can do without",
   "sent_bytes": "bytes a device sends",
   "floor_seconds": "the time floor",
 }
@@ -186,6 +187,7 @@ def program_record(
   record = {
     "name": facts["name"], "status": outcome.status, "message": outcome.message,
     "seconds_to_compile": outcome.seconds, "calls_per_step": facts["calls_per_step"],
+    "most_calls": facts["most_calls"],
     "model_flops": facts["model_flops"], "padded_flops": facts["padded_flops"],
     "resident": dict(facts["resident"]), "advice": facts["advice"],
     "fits": outcome.status in ENDED_WELL,
@@ -204,10 +206,11 @@ def program_record(
     flops, sent = costs.total_flops, costs.sent_by_axis()
     floor = roofline.time_floor(chip, flops, costs.hbm, sent, rates)
     model = facts["model_flops"]
-    over = lambda value: value / model if model else None
+    over = lambda value, least=model: value / least if least else None
     ceiling = roofline.mfu_ceiling(chip, model, floor)
     record |= {
       "flops": flops, "flops_by_source": dict(costs.flops), "hbm_bytes": costs.hbm,
+      "least_hbm_bytes": facts["least_hbm"], "hbm_over_least": over(costs.hbm, facts["least_hbm"]),
       "flops_over_model": over(flops),
       "useful_flops_over_model": over(flops - facts["padded_flops"]),
       "sent_bytes": sum(sent.values()), "sent_by_axis": sent,
@@ -254,6 +257,7 @@ def run_record(
     run["forecast"] = {
       "step_seconds": sum(s * c for s, c in zip(seconds, calls, strict=True)),
       "step_chip_hours": step, "steps": steps, "run_chip_hours": step * steps,
+      "longest_rollouts_seconds": sum(p["floor_seconds"] * p["most_calls"] for p in timed),
     }
   return run
 
@@ -411,7 +415,13 @@ def _work_rows(record: Mapping) -> list[tuple[str, str, str]]:
       f" = {record['flops_over_model']:.3f} × the model's {record['model_flops']:.4g}; without "
       f"{record['padded_flops']:.3g} on padding rows {record['useful_flops_over_model']:.3f} ×"
     )
-  rows = [("FLOPs", flops, "HLO"), ("HBM bytes", f"{record['hbm_bytes']:.4g}", "HLO")]
+  hbm = f"{record['hbm_bytes']:.4g}"
+  if record["hbm_over_least"] is not None:
+    hbm += (
+      f" = {record['hbm_over_least']:.3f} × the {record['least_hbm_bytes']:.4g} of weights and "
+      f"caches that it must move"
+    )
+  rows = [("FLOPs", flops, "HLO"), ("HBM bytes", hbm, "HLO")]
   by_axis = ", ".join(f"{axes} {_gb(value)}" for axes, value in record["sent_by_axis"].items())
   rows.append((
     "sent", f"{_gb(record['sent_bytes'])} GB" + (f": {by_axis}" if by_axis else ""), "HLO"
@@ -477,8 +487,14 @@ def _print_summary(report: Mapping) -> None:
     print(
       f"a step takes at least {_seconds(forecast['step_seconds'])} on the chips: "
       f"{forecast['step_chip_hours']:.4g} chip-hours; {forecast['steps']} steps "
-      f"{forecast['run_chip_hours']:.4g} chip-hours; searches and the host come on top  [derived]"
+      f"{forecast['run_chip_hours']:.4g} chip-hours; rollouts, searches and the host come on top  "
+      f"[derived]"
     )
+    if forecast["longest_rollouts_seconds"]:
+      print(
+        f"a step's rollouts take at least {_seconds(forecast['longest_rollouts_seconds'])} "
+        f"if every conversation is sampled to its limit, in proportion less if not  [derived]"
+      )
   unfit = [program["name"] for program in report["programs"] if not program["fits"]]
   print(f"does not fit or did not compile: {', '.join(unfit)}" if unfit else "everything fits")
   print(SOURCES)

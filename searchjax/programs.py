@@ -2,9 +2,11 @@
 
 Which run a config describes is read off its keys: a group size makes it GRPO, a pair length the
 preference model, else SFT. Nothing is allocated: parameters, moments and batches are shapes with
-shardings, the functions are those the trainers jit.
+shardings, the functions are those the trainers jit. The rollout engine's are among them where it is
+divided over the mesh (engine.layout=decode); scoring rollouts again runs the same ones.
 """
 
+import dataclasses
 import math
 
 import jax
@@ -12,21 +14,26 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from searchjax.dist.compiling import Program
-from searchjax.dist.sharding import ROWS
+from searchjax.dist.reshard import make_reshard
+from searchjax.dist.sharding import DECODE, LAYOUTS, ROWS
+from searchjax.model.attention import SPLASH_BACKWARD
 from searchjax.model.config import ModelConfig, model_config
 from searchjax.model.parallel import Division, divide, make_row_function
 from searchjax.model.params import ParamSpec, active_param_count, param_specs
+from searchjax.model.serving import sorted_rows
 from searchjax.objective.bradley_terry import preference_probability
 from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import pair_deltas
+from searchjax.rollout.agent import engine_division
+from searchjax.rollout.engine import divided_state, make_divided_steps
 from searchjax.train_grpo import grpo_loss
 from searchjax.train_rm import rm_loss
 from searchjax.train_sft import sft_loss
 
 
 def programs(config, mesh: Mesh) -> list[Program]:
-  """The functions of `config`'s training step, on a mesh: the rollout engine's are not among them.
+  """The functions that `config`'s run jits for its model, on a mesh.
 
   Raises:
     ValueError: the config names no model preset, or something that does not divide.
@@ -38,10 +45,25 @@ def programs(config, mesh: Mesh) -> list[Program]:
     )
   model = _model(config.model, config.compute)
   if "group_size" in config:
-    return _grpo(config, model, mesh)
+    return _beside(*_grpo(config, model, mesh))
   if "pair_length" in config:
-    return _preference(config, model, mesh)
-  return _sft(config, model, mesh)
+    return _beside(*_preference(config, model, mesh))
+  return _beside(*_sft(config, model, mesh))
+
+
+def _beside(listed: list[tuple[Program, set]], held: dict[str, float]) -> list[Program]:
+  """Programs with what the run holds beside each one's arguments.
+
+  Args:
+    listed: programs, and the names in `held` that are their arguments or not there while they run.
+    held: bytes a device of everything that outlives a program.
+  """
+  return [
+    dataclasses.replace(
+      program, resident={n: float(b) for n, b in held.items() if b and n not in own}
+    )
+    for program, own in listed
+  ]
 
 
 def _sft(config, model, mesh):
@@ -51,7 +73,11 @@ def _sft(config, model, mesh):
     "tokens": _rows(mesh, B, T), "segment_ids": _rows(mesh, B, T), "positions": _rows(mesh, B, T),
     "loss_mask": _rows(mesh, B, T, dtype=bool),
   }
-  return _training(config, model, division, sft_loss(model, division.parallel), batch, B * T)
+  training, held = _training(
+    config, model, division, sft_loss(model, division.parallel), batch, B * T
+  )
+  engine, beside = _engine(config, model, mesh, 0)
+  return training + engine, held | beside
 
 
 def _preference(config, model, mesh):
@@ -74,7 +100,15 @@ def _grpo(config, model, mesh):
     truncate_at=config.truncate_at or None,
   )
   rollouts = config.questions_per_step * config.group_size
-  training = _training(config, model, division, loss, batch, B * T, batches=math.ceil(rollouts / B))
+  training, held = _training(
+    config, model, division, loss, batch, B * T, batches=math.ceil(rollouts / B)
+  )
+  # The policy's rollouts and the frozen reference's, whose decode copy stays.
+  engine, beside = _engine(
+    config, model, mesh, rollouts + config.questions_per_step * config.references,
+    again=config.mismatch == "bitwise", record_routing=config.mismatch == "routing_replay",
+  )
+  beside["reference"] = beside.get(COPY, _tree_bytes(_params(model, division, value_head=False)))
   preference = _model(config.preference, config.compute)
   head = divide(mesh, config.mesh.layout, param_specs(preference, value_head=True))
   pairs = _pairs(mesh, config.scorer.rows, config.scorer.length)
@@ -85,19 +119,94 @@ def _grpo(config, model, mesh):
     head,
   )
   tokens = 2 * config.scorer.rows * config.scorer.length / mesh.devices.size
+  scoring = Program(
+    "preference", score, (_params(preference, head, value_head=True), pairs),
+    model_flops=2.0 * active_param_count(preference, embedding=False) * tokens,
+    calls_per_step=math.ceil(rollouts / config.scorer.rows),
+    kernel_costs=_splash_costs(preference, head, pairs["tokens"].shape),
+  )
+  beside["preference model"] = _tree_bytes(scoring.arguments[0])
+  return [*training, (scoring, {"preference model"}), *engine], held | beside
+
+
+# What outlives a program.
+PARAMS, MOMENTS = "parameters", "moments"
+COPY, CACHES = "policy in decode layout", "caches"
+
+
+def _engine(config, model, mesh, conversations, *, again=False, record_routing=False):
+  """Reshard, feed and decode, and what they leave in memory; nothing without a decode layout.
+
+  Args:
+    conversations: in one step.
+    again: whether they are scored again, with their tokens forced.
+  """
+  division = engine_division(config, model, mesh)
+  if division is None:
+    return [], {}
+  settings, limits = config.engine, config.limits
+  lanes, length, devices = settings.lanes, limits.tokens, mesh.devices.size
+  trained = divide(mesh, config.mesh.layout, param_specs(model))
+  params = _params(model, division, value_head=False)
+  cache, state = divided_state(model, mesh, lanes, length)
+  feed, decode = make_divided_steps(
+    model, division, lanes=lanes, length=length, record_routing=record_routing,
+    stop_ids=(model.real_vocab_size - 2, model.real_vocab_size - 1), top_k=0, top_p=1.0,
+  )
+  spec = PartitionSpec(DECODE["lanes"])
+  rows = lambda *shape, dtype="int32": jax.ShapeDtypeStruct(
+    shape, dtype, sharding=NamedSharding(mesh, spec)
+  )
+  b, C, J = settings.feed_rows, settings.feed_tokens, settings.decode_steps
+  fed = {name: rows(b) for name in ("slots", "length", "start", "pending", "left")} | {
+    "tokens": rows(b, C), "generate": rows(b, dtype=bool), "key": rows(b, 2, dtype="uint32")
+  }
+  temperature = jax.ShapeDtypeStruct(
+    (), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec())
+  )
+  per_token = 2.0 * active_param_count(model, embedding=False) / devices
+  # Each step reads all weights but the embedding, the keys and the values; states also come back.
+  read = _tree_bytes(params) - (0 if model.tie_embeddings else _bytes(params["embed"]))
+  waves = math.ceil(conversations / lanes) * (2 if again else 1)
+  advice = "lower engine.lanes or limits.tokens, or take a larger slice"
   return [
-    *training,
-    Program(
-      "preference", score, (_params(preference, head, value_head=True), pairs),
-      model_flops=2.0 * active_param_count(preference, embedding=False) * tokens,
-      calls_per_step=math.ceil(rollouts / config.scorer.rows),
-      kernel_costs=_splash_costs(preference, head, pairs["tokens"].shape),
+    (
+      Program(
+        "reshard", make_reshard(mesh, param_specs(model), LAYOUTS[config.mesh.layout], DECODE),
+        (_params(model, trained, value_head=False),), calls_per_step=float(conversations > 0),
+      ),
+      {PARAMS, COPY},
     ),
-  ]
+    (
+      Program(
+        "prefill", feed, (params, cache, state, fed), model_flops=per_token * b * C,
+        padded_flops=_idle_flops(model, b * C, devices), calls_per_step=0.0, advice=advice,
+      ),
+      {COPY, CACHES},
+    ),
+    (
+      Program(
+        "decode", decode, (params, cache, state, temperature, rows(lanes, J)),
+        model_flops=per_token * lanes * J, padded_flops=J * _idle_flops(model, lanes, devices),
+        least_hbm=J * float(read + _tree_bytes(cache) + _tree_bytes(cache.states)),
+        calls_per_step=0.0, most_calls=waves * math.ceil(length / J), advice=advice,
+      ),
+      {COPY, CACHES},
+    ),
+  ], {COPY: _tree_bytes(params), CACHES: _tree_bytes(cache)}
+
+
+def _idle_flops(model, tokens, devices):
+  """FLOPs of the engine's expert rows beyond an even load, in the first round of each layer."""
+  held = model.num_experts // devices
+  rows = sorted_rows(model, tokens, held)
+  rows *= held if model.moe_dispatch == "capacity" else 1
+  idle = (rows or tokens * held) - tokens * model.experts_per_token / devices
+  return 6.0 * model.hidden_size * model.expert_size * model.num_layers * idle
 
 
 def _training(config, model, division, loss, batch, tokens, batches=1):
-  """The gradient of one micro-batch and the optimiser's step."""
+  """The gradient of one micro-batch and the optimiser's step, and what they leave in memory."""
   devices = division.mesh.devices.size
   optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
   value_head = "value_head" in division.specs
@@ -111,25 +220,25 @@ def _training(config, model, division, loss, batch, tokens, batches=1):
     ),
     state, state_specs(state, division),
   )
-  moments = sum(_bytes(leaf) for leaf in jax.tree.leaves(state.moments))
   denominator = jax.ShapeDtypeStruct(
     (), jnp.float32, sharding=NamedSharding(division.mesh, PartitionSpec())
   )
   arguments = (params, batch) if batches == 1 else (params, batch, params)
+  # The policy's copy for rollouts is gone before the update begins.
+  gradient = Program(
+    "gradient", make_gradient(loss, division), arguments,
+    model_flops=6.0 * active_param_count(model, embedding=False) * tokens / devices,
+    padded_flops=_padded_flops(model, division, tokens), calls_per_step=batches,
+    kernel_costs=_splash_costs(model, division, batch["tokens"].shape),
+    advice="lower the rows or their length, or set compute.remat=layer and moment_dtype=bfloat16",
+  )
+  update = Program(
+    "update", make_update(optimizer), (state, params, denominator),
+    advice="set moment_dtype=bfloat16, or take a larger slice",
+  )
   return [
-    Program(
-      "gradient", make_gradient(loss, division), arguments,
-      model_flops=6.0 * active_param_count(model, embedding=False) * tokens / devices,
-      padded_flops=_padded_flops(model, division, tokens), calls_per_step=batches,
-      resident={"moments": float(moments)},
-      kernel_costs=_splash_costs(model, division, batch["tokens"].shape),
-      advice="lower the rows or their length, or set compute.remat=layer and moment_dtype=bfloat16",
-    ),
-    Program(
-      "update", make_update(optimizer), (state, params, denominator),
-      advice="set moment_dtype=bfloat16, or take a larger slice",
-    ),
-  ]
+    (gradient, {PARAMS, COPY}), (update, {PARAMS, COPY, MOMENTS})
+  ], {PARAMS: _tree_bytes(params), MOMENTS: _tree_bytes(state.moments)}
 
 
 def _padded_flops(model, division, tokens):
@@ -151,11 +260,14 @@ def _splash_costs(model, division, shape):
   N = model.num_query_heads // p.context
   product = rows * N * T * T * H  # one causal product of scores or values: half of 2 T T H
   moved = rows * T * H * 2.0 * (2 * N + 2 * max(model.num_kv_heads // p.context, 1))
+  tiles = -(-T // SPLASH_BACKWARD[0])
   return {
     "splash_mha_fwd_segmented_residuals": (2.0 * product, moved),
     "splash_mha_fwd_segmented_no_residuals": (2.0 * product, moved),
-    "splash_mha_dq_segmented_no_residuals": (3.0 * product, 1.5 * moved),
-    "splash_mha_dkv_segmented_no_residuals": (4.0 * product, 1.5 * moved),
+    # All three gradients at once; a summand of the queries' a tile of keys.
+    "splash_mha_dkv_segmented_no_residuals": (
+      5.0 * product, 1.5 * moved + 2.0 * tiles * rows * T * N * H
+    ),
   }
 
 
@@ -184,6 +296,10 @@ def _pairs(mesh, rows, length):
     "ends": _rows(mesh, 2 * rows, 2), "label": _rows(mesh, rows, dtype="float32"),
     "valid": _rows(mesh, rows, dtype=bool),
   }
+
+
+def _tree_bytes(tree):
+  return sum(_bytes(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def _bytes(leaf):

@@ -10,6 +10,11 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 
 from searchjax.dist.compiling import Program
+from searchjax.model.config import model_config
+from searchjax.model.parallel import divide
+from searchjax.model.params import param_specs
+from searchjax.rollout.engine import ROWS as LANES
+from searchjax.rollout.engine import divided_state, make_divided_steps
 
 LAYERS, WIDTH, ROWS = 3, 256, 1024  # Rows and widths of whole tiles: sizes can be counted by hand.
 HUGE = 1 << 19  # A matrix of HUGE² bytes fits no chip.
@@ -24,7 +29,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 
 def programs(config, mesh):
-  """A scanned training step, a pass with a batched matmul and two kernels; or what does not fit."""
+  """A scanned training step, a pass with a batched matmul and two kernels, the engine's decode loop;
+  or what does not fit."""
   spec = lambda shape, *axes, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(
     shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes))
   )
@@ -49,7 +55,36 @@ def programs(config, mesh):
       "kernels", kernels(mesh), (spec((5, 256, 128)), spec((5, 128, 256)), spec((256, 128))),
       calls_per_step=0.5, kernel_costs={"given": (1e6, 2e6)},
     ),
+    decode(mesh),
   ]
+
+
+def decode(mesh):
+  """The engine's decode loop for a small model: 8 lanes of 256 positions, 8 tokens a call."""
+  model = model_config(
+    "tiny", hidden_size=256, num_layers=4, full_attention_interval=2, num_query_heads=4,
+    num_kv_heads=2, head_size=128, rotary_dims=64, num_experts=8, experts_per_token=2,
+    expert_size=128, shared_expert_size=128, vocab_size=512, real_vocab_size=512,
+    delta_key_heads=2, delta_value_heads=4, delta_key_size=128, delta_value_size=128,
+    moe_dispatch="ragged", tie_embeddings=False, scan_layers=True, param_dtype="bfloat16",
+  )
+  specs = param_specs(model)
+  division = divide(mesh, "decode", specs)
+  params = jax.tree.map(
+    lambda spec, part: jax.ShapeDtypeStruct(
+      spec.shape, spec.dtype, sharding=NamedSharding(mesh, part)
+    ),
+    specs, division.specs, is_leaf=lambda x: hasattr(x, "axes"),
+  )
+  _, step = make_divided_steps(
+    model, division, lanes=8, length=256, record_routing=False, stop_ids=(7,), top_k=0, top_p=1.0
+  )
+  forced = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=NamedSharding(mesh, LANES))
+  temperature = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+  return Program(
+    "decode", step, (params, *divided_state(model, mesh, 8, 256), temperature, forced),
+    calls_per_step=0.0, most_calls=3,
+  )
 
 
 def train_step(mesh, unroll: int = 1):

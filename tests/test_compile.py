@@ -80,14 +80,28 @@ def test_the_report_of_a_program(compiled):
 
 
 @needs_compiler
+def test_decoding_moves_no_weight_and_keeps_the_cache_in_place(compiled):
+  decode = compiled[1]["decode"]
+  # Donated: both halves of the cache, the states and the lanes.
+  assert decode["donated_bytes"] > 0.9 * 4 * 2 * 2 * 256 * 128 * 2
+  by_kind = {(c["kind"], c["axes"]): c for c in decode["collectives"]}
+  assert ("all-gather", "expert+fsdp") not in by_kind
+  # A layer's tokens go to all experts and back, four lanes' sums over the heads' devices.
+  assert decode["sent_bytes"] < 16 * 4 * 4 * 256 * 2 * 8
+
+
+@needs_compiler
 def test_the_run_as_a_whole(compiled):
   report, programs, out = compiled
   assert report["largest_moment"]["program"] == "step"
   assert report["largest_moment"]["resident"] == {"preference model": 1e9}
-  calls = {"step": 2, "unrolled": 1, "kernels": 0.5}
+  calls = {"step": 2, "unrolled": 1, "kernels": 0.5, "decode": 0}
   seconds = sum(programs[name]["floor_seconds"] * n for name, n in calls.items())
   assert report["forecast"]["step_seconds"] == pytest.approx(seconds)
   assert report["forecast"]["run_chip_hours"] == pytest.approx(7 * 4 * seconds / 3600)
+  longest = report["forecast"]["longest_rollouts_seconds"]
+  assert longest == pytest.approx(3 * programs["decode"]["floor_seconds"])
+  assert "if every conversation is sampled to its limit" in out
   assert "everything fits" in out and "OVER" not in out
   assert "optimal" not in out
   for source in ("[XLA]", "[HLO]", "[derived]"):
@@ -160,7 +174,8 @@ def outcome(status="optimised", temporaries=0, flops=0.0):
 
 
 FACTS = {
-  "name": "p", "calls_per_step": 1.0, "model_flops": 4.0, "padded_flops": 1.0, "resident": {},
+  "name": "p", "calls_per_step": 1.0, "most_calls": 0.0, "least_hbm": 0.0,
+  "model_flops": 4.0, "padded_flops": 1.0, "resident": {},
   "advice": "", "kernel_costs": {},
 }  # fmt: skip
 V5E = parse_topology("v5e:2x2")

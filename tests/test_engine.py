@@ -8,18 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from searchjax.dist.mesh import make_mesh
 from searchjax.model import forward, heads
 from searchjax.model.config import model_config
-from searchjax.model.params import init_params
+from searchjax.model.parallel import divide
+from searchjax.model.params import init_params, param_specs
+from searchjax.rollout import engine as engines
 from searchjax.rollout import sample
 from searchjax.rollout.engine import Engine
 from searchjax.rollout.group import rollout_keys
 from searchjax.rollout.rescore import Rescored
 
 CONFIG = model_config(
-  "tiny", hidden_size=24, num_query_heads=2, num_kv_heads=1, head_size=8, rotary_dims=4,
-  num_experts=5, expert_size=7, shared_expert_size=11, vocab_size=53, real_vocab_size=47,
-  delta_key_heads=1, delta_value_heads=2, delta_key_size=5, delta_value_size=6, chunk_length=8,
+  "tiny", full_attention_interval=2, hidden_size=24, num_query_heads=2, num_kv_heads=1, head_size=8,
+  rotary_dims=4, num_experts=5, expert_size=7, shared_expert_size=11, vocab_size=53,
+  real_vocab_size=47, delta_key_heads=1, delta_value_heads=2, delta_key_size=5, delta_value_size=6,
+  chunk_length=8,
 )
 LENGTH = 64
 
@@ -217,3 +221,34 @@ def test_sampling_follows_the_distribution_and_its_restrictions():
   np.testing.assert_allclose(draw(0, 0.81), [0.526, 0.316, 0.158, 0], atol=0.03)
   sharp = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
   np.testing.assert_allclose(draw(0, 1.0, 0.5), sharp / sharp.sum(), atol=0.03)
+
+
+@pytest.mark.parametrize("changes, message", [
+  (dict(lanes=6), "engine.lanes must be a multiple of fsdp × context = 4 on this mesh, got 6"),
+  (dict(feed_rows=2), "engine.feed_rows must be a multiple of fsdp × context = 4 on this mesh"),
+  (dict(length=8, mesh=(2, 2, 1)), "a conversation's 8 tokens, over expert 2 devices, must divide"),
+])
+def test_an_engine_that_does_not_fit_its_mesh_is_refused(changes, message):
+  config = model_config("tiny", hidden_size=24, num_experts=4, delta_key_heads=2, delta_value_heads=2)
+  settings = dict(
+    lanes=8, length=64, feed_rows=4, feed_tokens=8, decode_steps=3, stop_ids=(7,), mesh=(4, 1, 1)
+  ) | changes
+  mesh = make_mesh(*settings.pop("mesh"))
+  with pytest.raises(ValueError) as error:
+    Engine(config, division=divide(mesh, "decode", param_specs(config)), **settings)
+  assert message in str(error.value)
+
+
+def test_all_processes_do_what_any_of_them_has_to_do(engine, params, monkeypatch):
+  """One with nothing left goes along with the others: feeds and decodes of nothing."""
+  wishes, granted = [], iter([engines.Call.FEED, engines.Call.DECODE, engines.Call.AGAIN])
+
+  def others(call):
+    wishes.append(call)
+    return max(call, next(granted, engines.Call.END))
+
+  monkeypatch.setattr(engines, "agree", others)
+  counts = engine.counts.prefill_tokens, engine.counts.decode_steps
+  engine.run(params, [], temperature=1.0)
+  assert wishes == [engines.Call.END] * 4
+  assert (engine.counts.prefill_tokens, engine.counts.decode_steps) == counts

@@ -1,4 +1,5 @@
-"""The same numbers on any mesh: losses, log-probs and every gradient of SFT, RM and GRPO steps.
+"""The same numbers on any mesh: losses, log-probs and every gradient of SFT, RM and GRPO steps,
+and the rollout engine's log-probs.
 
 Eight virtual devices against one; packed rows, expert buffers large enough to leave nothing out.
 The difference is the l2 norm over the parameter, relative to the gradient's. `pytest -m slow`
@@ -65,6 +66,7 @@ def report(meshes):
       delta_value_heads=8, delta_key_size=8, delta_value_size=8, chunk_length=8,
       moe_dispatch=dispatch, capacity_factor=8.0,
       remat="layer" if stage == "rm" else "parts",
+      moe_exchange="gather" if stage == "rm" else "all_to_all", exchange_factor=8.0,
       moe_chunk=12 if stage == "sft" else 0, delta_block=16 if stage == "sft" else 0,
       router_aux_loss_coef=0.1 if stage == "sft" else 0.0, tie_embeddings=False, **changes,
     )
@@ -106,15 +108,69 @@ def report(meshes):
       compare(stage, chosen, scan_layers=stage != "rm")
 
 
-def lines(meshes):
+def report_engine(meshes):
+  """One line a mesh: relative and largest difference of log-probs, other expert ids, tokens.
+
+  Conversations of several turns, prompts of different lengths, more of them than lanes: sampled on
+  one device, then forced on every mesh, through the reshard from the training layout.
+  """
+  from test_engine import Scripted
+
+  from searchjax.dist.mesh import make_mesh, place
+  from searchjax.dist.reshard import make_reshard
+  from searchjax.dist.sharding import LAYOUTS
+  from searchjax.model import serving
+  from searchjax.model.config import model_config
+  from searchjax.model.parallel import divide
+  from searchjax.model.params import init_params, param_specs
+  from searchjax.rollout.engine import EngineGroup
+  from searchjax.rollout.rescore import Rescored
+
+  model = model_config(
+    "tiny", hidden_size=32, num_layers=6, full_attention_interval=3, num_query_heads=16,
+    num_kv_heads=2, head_size=8, rotary_dims=4, num_experts=16, experts_per_token=3, expert_size=16,
+    shared_expert_size=16, vocab_size=64, real_vocab_size=61, delta_key_heads=8,
+    delta_value_heads=16, delta_key_size=8, delta_value_size=8, chunk_length=8,
+    moe_dispatch="ragged", tie_embeddings=False,
+  )
+  params = init_params(jax.random.key(0), model)
+  params["embed"] = params["embed"] * 50
+  settings = dict(
+    lanes=8, length=64, feed_rows=8, feed_tokens=7, decode_steps=3, stop_ids=(7,),
+    record_routing=True,
+  )
+  serving.DENSE_TOKENS = 16  # So that feeds sort tokens by expert, as large ones do.
+  alone = EngineGroup(model, devices=jax.devices()[:1], **settings)
+  said = [Scripted(n) for n in range(11)]
+  alone.run(params, said, temperature=0.7)
+  specs = param_specs(model)
+  for mesh in meshes:
+    on = make_mesh(*mesh, devices=jax.devices()[: int(np.prod(mesh))])
+    trained = divide(on, "zero3", specs)
+    reshard = make_reshard(on, specs, LAYOUTS["zero3"], LAYOUTS["decode"])
+    engine = EngineGroup(
+      model, devices=[], division=divide(on, "decode", specs), **settings
+    )
+    again = [Rescored(c) for c in said]
+    engine.run(reshard(place(params, on, trained.specs)), again, temperature=0.7)
+    got, want = (np.concatenate([c.logps for c in group]) for group in (again, said))
+    routing = [np.concatenate([np.concatenate(c.routing) for c in group]) for group in (again, said)]
+    print(
+      "engine", "x".join(map(str, mesh)),
+      f"{np.linalg.norm(got - want) / np.linalg.norm(want):.2e}", f"{abs(got - want).max():.2e}",
+      int((routing[0] != routing[1]).sum()), np.count_nonzero(want), flush=True,
+    )
+
+
+def lines(code):
   # Eight devices: the tests' own process has four.
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path),
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=1",
   }
-  code = f"import test_parallel; test_parallel.report({meshes!r})"
   done = subprocess.run(
-    [sys.executable, "-c", code], env=environment, cwd=pathlib.Path(__file__).parent,
+    [sys.executable, "-c", f"import test_parallel; test_parallel.{code}"], env=environment,
+    cwd=pathlib.Path(__file__).parent,
     capture_output=True, text=True, timeout=1800,
   )
   assert done.returncode == 0, done.stderr[-3000:]
@@ -126,10 +182,21 @@ def lines(meshes):
   ids=["some", "all"],
 )
 def test_losses_and_gradients_do_not_depend_on_the_mesh(meshes):
-  rows = lines(meshes)
+  rows = lines(f"report({meshes!r})")
   assert len({(r[0], r[1]) for r in rows}) == sum(map(len, meshes.values()))
   for stage, mesh, dispatch, worst, where in rows:
     # Queries and keys of DeltaNet are normalised: their gradients are small differences.
     noisy = "delta" in where and any(name in where for name in ("query", "key"))
     limit = 3e-5 if noisy else 1e-5
     assert float(worst) <= limit, f"{stage} on {mesh}, {dispatch}: {worst} at {where}"
+
+
+@pytest.mark.parametrize(
+  "meshes", [((2, 2, 2),), pytest.param(MESHES, marks=pytest.mark.slow)], ids=["one", "all"]
+)
+def test_the_engines_logprobs_and_experts_do_not_depend_on_the_mesh(meshes):
+  rows = lines(f"report_engine({meshes!r})")
+  assert len(rows) == len(meshes)
+  for _, mesh, relative, largest, other_experts, tokens in rows:
+    assert float(relative) <= 1e-5 and float(largest) <= 1e-4, f"{mesh}: {relative}, {largest}"
+    assert int(other_experts) == 0 and int(tokens) > 100

@@ -46,8 +46,11 @@ class Program:
     arguments: positional; trees of `jax.ShapeDtypeStruct` with shardings on the given mesh.
     model_flops: what the model needs, a device and call: 6 · active parameters · tokens for a
       training step, 2 · for a forward pass; 0 where there is no such figure (a reshard).
+    least_hbm: bytes that a call must move in HBM however it is computed, a device (weights, caches);
+      0 where nothing is known.
     padded_flops: of the executed FLOPs, those spent on capacity or padding rows, a device and call.
     calls_per_step: how often the run calls it in one step; 0 for a program outside the steps.
+    most_calls: how often a step calls it at most, where data decide; calls_per_step is then 0.
     resident: bytes a device that stay in memory meanwhile and are no argument of this program, by
       name (decode copy, preference model, caches).
     kernel_costs: (FLOPs, HBM bytes) of one call of a Pallas kernel, by name, where its cost
@@ -59,8 +62,10 @@ class Program:
   function: Callable
   arguments: tuple
   model_flops: float = 0.0
+  least_hbm: float = 0.0
   padded_flops: float = 0.0
   calls_per_step: float = 1.0
+  most_calls: float = 0.0
   resident: Mapping[str, float] = dataclasses.field(default_factory=dict)
   kernel_costs: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
   advice: str = ""

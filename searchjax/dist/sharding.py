@@ -5,8 +5,12 @@ axes each of them is divided. Training is ZeRO-3: every weight matrix is divided
 mesh, on the dimension its product sums over where there is one, so that gathering it and scattering
 its gradient move whole rows. Expert weights stay divided over `expert`.
 
+Decoding is weight-stationary: heads, inner widths and the vocabulary over `expert`, experts over
+the whole mesh, so that no weight moves; lanes over fsdp and context, positions of the key-value
+cache over `expert`.
+
 Mesh axes  fsdp: batch rows and weights; expert: batch rows, weights and experts; context: the
-           sequence and weights.
+           sequence and weights. While decoding, context is more of fsdp.
 """
 
 import math
@@ -35,7 +39,22 @@ ZERO3: Layout = {
   "expert_embed": ("fsdp", "context"),
   "expert_width": ("fsdp", "context"),
 }
-LAYOUTS = {"replicated": REPLICATED, "zero3": ZERO3}
+# Rollouts on a pod. Key-value heads stay whole: there are fewer of them than devices.
+DECODE: Layout = {
+  "heads": ("expert",),
+  "out_heads": ("expert",),
+  "delta_heads": ("expert",),
+  "vocab": ("expert",),
+  "shared_width": ("expert",),
+  "shared_halves": ("expert",),
+  # In this order the training layout becomes this one by exchanges alone: see `dist.reshard`.
+  "experts": ("expert", "context", "fsdp"),
+  "lanes": ("fsdp", "context"),
+  "positions": ("expert",),
+}
+LAYOUTS = {"replicated": REPLICATED, "zero3": ZERO3, "decode": DECODE}
+# Axes that hold two halves side by side, [gate | up]: every device holds its part of both.
+HALVES = ("shared_halves",)
 
 
 def partition_spec(
@@ -63,7 +82,7 @@ def partition_spec(
         )
       used[m] = axis
     parts = math.prod(mesh[m] for m in over)
-    if size % parts:
+    if (size // 2 if axis in HALVES else size) % parts:
       sizes = " × ".join(f"{m} {mesh[m]}" for m in over)
       raise ValueError(
         f"{name}: its axis {axis} of {size} does not divide over {sizes} = {parts} devices; choose "
@@ -77,7 +96,7 @@ def partition_specs(specs: Any, layout: Layout, mesh: Mapping[str, int]) -> Any:
   """`partition_spec` for a tree of parameter specs (with `shape` and `axes`)."""
 
   def one(path, spec):
-    name = ".".join(str(getattr(entry, "key", entry)) for entry in path)
+    name = ".".join(str(getattr(e, "key", getattr(e, "name", e))) for e in path)
     return partition_spec(name, spec.shape, spec.axes, layout, mesh)
 
   return jax.tree_util.tree_map_with_path(one, specs, is_leaf=lambda x: hasattr(x, "axes"))

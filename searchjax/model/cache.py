@@ -5,17 +5,24 @@ convolution tail of the others. Arrays are kept per layer, not stacked, so that 
 where it lies. Keys lie [K H S] and values [K S H], the layouts in which a one-token query reads
 them contiguously.
 
-Letters  B pool rows, S positions, K key-value heads, H head size, M value heads, P/R key and value
-         size,
-         J steps of one decode loop.
+On a mesh the layers are stacked, [G …] and [G I …], and scanned, and keys lie as values do, so that
+a stretch of positions is one block: `stacked_cache_specs`.
+
+Letters  B pool rows, S positions, K key-value heads, H head size, M/A value and key heads, P/R key
+         and value size, J steps of one decode loop, G groups, I DeltaNet layers of a group, W
+         convolution tail.
 """
 
+from typing import Any
+
 import flax.struct
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
 from searchjax.model.config import ModelConfig
 from searchjax.model.deltanet import empty_tails
+from searchjax.model.params import ParamSpec
 
 
 @flax.struct.dataclass
@@ -25,20 +32,20 @@ class Cache:
     states, tails: per DeltaNet layer, float32 [B M P R] and a dict of [B W heads size].
   """
 
-  keys: tuple
-  values: tuple
-  states: tuple
-  tails: tuple
+  keys: Any
+  values: Any
+  states: Any
+  tails: Any
 
 
 @flax.struct.dataclass
 class DecodeBuffer:
   """What a decode loop adds: keys [B K H J], values [B K J H], running states and tails."""
 
-  keys: tuple
-  values: tuple
-  states: tuple
-  tails: tuple
+  keys: Any
+  values: Any
+  states: Any
+  tails: Any
 
 
 def empty_cache(config: ModelConfig, rows: int, length: int) -> Cache:
@@ -86,3 +93,67 @@ def close_buffer(
     for old, new in zip(cache.values, buffer.values, strict=True)
   )
   return Cache(keys, values, buffer.states, buffer.tails)
+
+
+# ---- stacked, for a mesh -------------------------------------------------------------------------
+
+
+def stacked_cache_specs(config: ModelConfig, rows: int, length: int) -> Cache:
+  """The pool's arrays as ParamSpec, with the logical axes that the decode layout divides.
+
+  Without DeltaNet layers there are no states and tails: None.
+  """
+  c, dtype = config, jnp.dtype(config.param_dtype).name
+  G, delta = c.num_groups, (c.num_groups, c.deltas_per_group)
+
+  def spec(shape, axes, dtype=dtype):
+    return ParamSpec(shape, axes, "zeros", 1, dtype)
+
+  def tail(heads, size):
+    return spec(
+      (*delta, rows, c.conv_kernel - 1, heads, size),
+      ("groups", "layers", "lanes", None, "delta_heads", None),
+    )
+
+  key, value = (c.delta_key_heads, c.delta_key_size), (c.delta_value_heads, c.delta_value_size)
+  held = spec(
+    (G, rows, c.num_kv_heads, length, c.head_size), ("groups", "lanes", None, "positions", None)
+  )
+  return Cache(
+    keys=held,
+    values=held,
+    states=None if not delta[1] else spec(
+      (*delta, rows, c.delta_value_heads, c.delta_key_size, c.delta_value_size),
+      ("groups", "layers", "lanes", "delta_heads", None, None), "float32",
+    ),
+    tails=None if not delta[1] else {
+      "query": tail(*key), "key": tail(*key), "value": tail(*value)
+    },
+  )
+
+
+def write_window(
+  stack: Shaped[Array, "G B K S H"],
+  block: Shaped[Array, "g 1 K J H"],
+  group: Array | int,
+  row: Array | int,
+  first: Array | int,
+  start: Int[Array, ""],
+  count: Int[Array, ""],
+) -> Shaped[Array, "G B K S H"]:
+  """Writes the first `count` positions of a block behind position `start`, where they are held.
+
+  One slice is read, changed and written back: the stack is updated where it lies.
+
+  Args:
+    stack: positions first … first + S − 1 of a cache.
+    block: J ≤ S positions of one row, of groups from `group` on.
+  """
+  held, size = stack.shape[3], block.shape[3]
+  low = jnp.clip(start - first, 0, held - size)
+  source = first + low + jnp.arange(size, dtype=start.dtype) - start
+  moved = jnp.take(block, jnp.clip(source, 0, size - 1), axis=3)
+  new = ((source >= 0) & (source < count))[None, None, None, :, None]
+  at = (group, row, 0, low, 0)
+  old = jax.lax.dynamic_slice(stack, at, block.shape)
+  return jax.lax.dynamic_update_slice(stack, jnp.where(new, moved, old), at)

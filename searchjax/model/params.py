@@ -77,7 +77,7 @@ def param_specs(config: ModelConfig, *, value_head: bool = False) -> dict:
   }
   if S:
     moe |= {
-      "shared_gate_up": spec((D, 2 * S), ("embed", None), fan_in=D),
+      "shared_gate_up": spec((D, 2 * S), ("embed", "shared_halves"), fan_in=D),
       "shared_down": spec((S, D), ("shared_width", None), fan_in=S),
       "shared_gate": spec((D,), (None,), fan_in=D),
     }

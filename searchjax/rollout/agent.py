@@ -2,18 +2,20 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from searchjax.data.chat import ChatFormat, template_style
 from searchjax.data.tokenizer import load_tokenizer, stored_template
 from searchjax.dist import checkpoint
 from searchjax.dist.mesh import make_mesh
+from searchjax.dist.reshard import make_reshard
+from searchjax.dist.sharding import LAYOUTS, MESH_AXES
 from searchjax.model.config import ModelConfig, model_config
-from searchjax.model.parallel import Division, divide
+from searchjax.model.parallel import Division, divide, make_whole
 from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
@@ -60,7 +62,7 @@ def open_agent(
   """Starts the local search service unless config.search.url names one, and makes the engine.
 
   Args:
-    config: with sections `search`, `limits` and `engine`.
+    config: with sections `search`, `limits`, `engine` and `mesh`.
     record_routing: keep the experts chosen for every token, for their replay in training.
 
   Raises:
@@ -76,9 +78,11 @@ def open_agent(
       )
     )
     tool.check()
+    settings = dict(config.engine)
+    settings.pop("layout", None)
     engine = EngineGroup(
-      model, devices=jax.local_devices(), length=limits.tokens, stop_ids=chat.stop_ids,
-      record_routing=record_routing, **config.engine,
+      model, devices=jax.local_devices(), division=engine_division(config, model),
+      length=limits.tokens, stop_ids=chat.stop_ids, record_routing=record_routing, **settings,
     )
     yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
 
@@ -118,6 +122,35 @@ def new_division(section: Mapping, model: ModelConfig, *, value_head: bool = Fal
   sizes = dict(section)
   layout = sizes.pop("layout")
   return divide(make_mesh(**sizes), layout, param_specs(model, value_head=value_head))
+
+
+def engine_division(
+  config: Mapping, model: ModelConfig, mesh: Mesh | None = None
+) -> Division | None:
+  """How `engine.layout` divides the policy for rollouts; None is a whole copy on every device.
+
+  Args:
+    mesh: None makes the config's.
+  """
+  layout = config.engine.get("layout", "replicated")
+  if layout == "replicated":
+    return None
+  if mesh is None:
+    mesh = make_mesh(**{axis: config.mesh[axis] for axis in MESH_AXES})
+  return divide(mesh, layout, param_specs(model))
+
+
+def make_engine_params(config: Mapping, model: ModelConfig, division: Division) -> Callable:
+  """Jits `params -> params`, from the training layout to what the engine reads.
+
+  Args:
+    division: of the parameters in training.
+  """
+  rollouts = engine_division(config, model, division.mesh)
+  if rollouts is None:
+    return make_whole(division)
+  old, new = (LAYOUTS[d.parallel.layout] for d in (division, rollouts))
+  return make_reshard(division.mesh, param_specs(model), old, new)
 
 
 def save_policy(folder, step: int, params: dict, model: ModelConfig) -> None:

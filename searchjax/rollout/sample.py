@@ -10,15 +10,65 @@ Letters  B lanes, b rows of one feed, C tokens of one feed, J steps of one decod
          X experts per token.
 """
 
+import dataclasses
+from collections.abc import Callable
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from searchjax.model import cache as caches
-from searchjax.model import forward, heads
+from searchjax.model import forward, heads, serving
 from searchjax.model.config import ModelConfig
 from searchjax.model.params import unstack_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The model's functions that the two steps call, whole or divided over a mesh.
+
+  Attributes:
+    prefill, decode: as in `model.forward`; decode takes the layers that `layers` made of the
+      parameters, once outside its loop.
+    choose: (parameters, config, hidden, pick, rows …) to pick(logits, rows …).
+    open_buffer, close_buffer: as in `model.cache`.
+    length: positions of a lane of a cache.
+    anyone: whether a lane of any device does it.
+  """
+
+  prefill: Callable
+  layers: Callable
+  decode: Callable
+  choose: Callable
+  open_buffer: Callable
+  close_buffer: Callable
+  length: Callable
+  anyone: Callable
+
+
+WHOLE = Steps(
+  prefill=forward.prefill, layers=unstack_layers, decode=forward.decode,
+  choose=lambda params, config, hidden, pick, *rows: pick(
+    heads.logits(params, config, hidden), *rows
+  ),
+  open_buffer=caches.open_buffer, close_buffer=caches.close_buffer,
+  length=lambda cache: cache.keys[0].shape[-1], anyone=lambda x: x,
+)
+
+
+def divided_steps(parts: serving.Serving) -> Steps:
+  """The functions inside `jax.shard_map` over a mesh in the decode layout."""
+  return Steps(
+    prefill=lambda params, config, *rest: serving.prefill(params, config, parts, *rest),
+    layers=lambda params, config: None,
+    decode=lambda params, layers, config, *rest: serving.decode(params, config, parts, *rest),
+    choose=lambda params, config, *rest: serving.choose(params, config, parts, *rest),
+    open_buffer=serving.open_buffer,
+    close_buffer=lambda *rest: serving.close_buffer(parts, *rest),
+    length=lambda cache: cache.keys.shape[3] * parts.expert,
+    anyone=parts.anyone,
+  )
 
 
 @flax.struct.dataclass
@@ -58,6 +108,8 @@ def feed(
   generate: Bool[Array, "b"],
   left: Int[Array, "b"],
   key: Array,
+  *,
+  steps: Steps = WHOLE,
 ) -> tuple[caches.Cache, Lanes, Int[Array, "L b C X"]]:
   """Continues conversations by given tokens and says which then decode.
 
@@ -67,11 +119,12 @@ def feed(
     generate: True where the turn's last piece has been fed.
     left: token budget of the turn.
     key: rollout key data, uint32 [b 2].
+    steps: where the model is computed.
 
   Returns:
     Cache, lanes, and the experts every layer chose for the given tokens.
   """
-  cache, experts = forward.prefill(params, config, cache, slots, tokens, length, start)
+  cache, experts = steps.prefill(params, config, cache, slots, tokens, length, start)
   rows = jnp.where(length > 0, slots, lanes.token.shape[0])
   put = lambda old, new: old.at[rows].set(new, mode="drop")
   return cache, Lanes(
@@ -119,6 +172,7 @@ def decode(
   stop_ids: tuple[int, ...],
   top_k: int = 0,
   top_p: float = 1.0,
+  steps: Steps = WHOLE,
 ) -> tuple[caches.Cache, Lanes, dict]:
   """Decodes up to J tokens in every generating lane; ends early when none generates.
 
@@ -127,34 +181,37 @@ def decode(
     forced: ids taken instead of samples, by lane and step; negative ones are sampled. J is the
       most steps this call makes.
     stop_ids: a lane stops after sampling one of these, or when its turn's budget is spent.
+    steps: where the model is computed.
 
   Returns:
     Cache and lanes, and per lane: "tokens" and "logp" [B J], of which the first "count" are new,
     and "experts" [B J L X], chosen for the token fed at each step.
   """
-  B, steps = forced.shape
-  length = cache.keys[0].shape[-1]
-  layers = unstack_layers(params, config)
+  B, J = forced.shape
+  length = steps.length(cache)
+  layers = steps.layers(params, config)
   start = lanes.position
   stops = jnp.asarray(stop_ids, jnp.int32)
   score_at = jnp.where(temperature > 0, temperature, 1.0)
 
+  def pick(out, keys, forced):
+    token = jax.vmap(lambda k, l: sample_token(k, l, temperature, top_k, top_p))(keys, out)
+    token = jnp.where(forced >= 0, forced, token)
+    scaled = out / score_at
+    logp = jnp.take_along_axis(scaled, token[:, None], axis=-1)[:, 0]
+    return token, logp - jax.nn.logsumexp(scaled, axis=-1)
+
   def body(carry):
-    step, lanes, buffer, tokens, logps, experts, count = carry
-    hidden, buffer, chosen = forward.decode(
+    step, lanes, buffer, tokens, logps, experts, count, _ = carry
+    hidden, buffer, chosen = steps.decode(
       params, layers, config, cache, buffer, lanes.token, start + step, step, lanes.generating
     )
     experts = experts.at[:, step].set(jnp.swapaxes(chosen, 0, 1))
-    out = heads.logits(params, config, hidden)
     # The sampled token's own position, not the one it is sampled from.
     keys = jax.vmap(jax.random.fold_in)(
       jax.random.wrap_key_data(lanes.key), lanes.position + 1
     )
-    token = jax.vmap(lambda k, l: sample_token(k, l, temperature, top_k, top_p))(keys, out)
-    token = jnp.where(forced[:, step] >= 0, forced[:, step], token)
-    scaled = out / score_at
-    logp = jnp.take_along_axis(scaled, token[:, None], axis=-1)[:, 0]
-    logp = logp - jax.nn.logsumexp(scaled, axis=-1)
+    token, logp = steps.choose(params, config, hidden, pick, keys, forced[:, step])
     on = lanes.generating
     tokens = tokens.at[:, step].set(jnp.where(on, token, 0))
     logps = logps.at[:, step].set(jnp.where(on, logp, 0.0))
@@ -165,18 +222,20 @@ def decode(
     lanes = lanes.replace(
       token=jnp.where(on, token, lanes.token), position=position, left=left, generating=going
     )
-    return step + 1, lanes, buffer, tokens, logps, experts, count + one
+    alive = steps.anyone(jnp.any(going))
+    return step + 1, lanes, buffer, tokens, logps, experts, count + one, alive
 
   carry = (
     jnp.int32(0),
     lanes,
-    caches.open_buffer(cache, steps),
-    jnp.zeros((B, steps), jnp.int32),
-    jnp.zeros((B, steps), jnp.float32),
-    jnp.zeros((B, steps, config.num_layers, config.experts_per_token), jnp.int32),
+    steps.open_buffer(cache, J),
+    jnp.zeros((B, J), jnp.int32),
+    jnp.zeros((B, J), jnp.float32),
+    jnp.zeros((B, J, config.num_layers, config.experts_per_token), jnp.int32),
     jnp.zeros((B,), jnp.int32),
+    steps.anyone(jnp.any(lanes.generating)),
   )
-  alive = lambda carry: (carry[0] < steps) & jnp.any(carry[1].generating)
-  _, lanes, buffer, tokens, logps, experts, count = jax.lax.while_loop(alive, body, carry)
-  cache = caches.close_buffer(cache, buffer, start, count)
+  goes_on = lambda carry: (carry[0] < J) & carry[-1]
+  _, lanes, buffer, tokens, logps, experts, count, _ = jax.lax.while_loop(goes_on, body, carry)
+  cache = steps.close_buffer(cache, buffer, start, count)
   return cache, lanes, {"tokens": tokens, "logp": logps, "experts": experts, "count": count}
