@@ -62,7 +62,9 @@ def get_config(variant: str = "") -> ConfigDict:
          tools_in_prompt=True)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
-  c.engine = ConfigDict(dict(lanes=64, feed_rows=32, feed_tokens=512, decode_steps=32))
+  c.engine = ConfigDict(
+    dict(layout="decode", lanes=64, feed_rows=32, feed_tokens=512, decode_steps=32)
+  )
   if variant == "4k":
     c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
     c.compute.moe_dispatch, c.moment_dtype = "capacity", "bfloat16"

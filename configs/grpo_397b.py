@@ -62,11 +62,14 @@ def get_config(variant: str = "") -> ConfigDict:
          tools_in_prompt=True)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
-  c.engine = ConfigDict(dict(lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32))
+  c.engine = ConfigDict(
+    dict(layout="decode", lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32)
+  )
   if variant == "8k":
     c.lengths, c.limits.tokens, c.moment_dtype = (8192,), 8192, "bfloat16"
   elif variant == "v6e":
     c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
+    c.engine.feed_tokens = 256
     c.compute.moe_dispatch = "capacity"
   elif variant:
     raise ValueError(f'variant must be "8k", "v6e" or absent, got "{variant}"')

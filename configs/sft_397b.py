@@ -53,5 +53,7 @@ def get_config(variant: str = "") -> ConfigDict:
          tools_in_prompt=True)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
-  c.engine = ConfigDict(dict(lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32))
+  c.engine = ConfigDict(
+    dict(layout="decode", lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32)
+  )
   return c

@@ -26,11 +26,10 @@ from searchjax.dist.settings import run_main
 from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
-from searchjax.model.parallel import make_whole
 from searchjax.model.params import init_params
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward
-from searchjax.rollout.agent import load_chat, load_policy, open_agent
+from searchjax.rollout.agent import load_chat, load_policy, make_engine_params, open_agent
 from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
 
@@ -59,7 +58,7 @@ def main(config, workdir: pathlib.Path) -> None:
   rl, _, _ = load("grpo")
   rm = load("rm", value_head=True)
   base = place(init_params(jax.random.key(config.seed), model), division.mesh, division.specs)
-  whole = make_whole(division)
+  whole = make_engine_params(config, model, division)
   policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}
   scorer = PreferenceScorer(*rm, chat, **config.scorer)
   questions = load_questions(

@@ -23,7 +23,7 @@ from searchjax.dist.run_log import RunLog, find_stage, is_finished
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
-from searchjax.model.parallel import LOCAL, make_whole
+from searchjax.model.parallel import LOCAL
 from searchjax.objective.advantage import group_advantage, group_composition
 from searchjax.objective.mismatch import kl_estimates, largest_ratio
 from searchjax.objective.policy import grpo_objective_sum, with_value
@@ -31,7 +31,9 @@ from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import total_reward
-from searchjax.rollout.agent import load_chat, load_policy, open_agent, save_policy
+from searchjax.rollout.agent import (
+  load_chat, load_policy, make_engine_params, open_agent, save_policy,
+)
 from searchjax.rollout.group import group_array, question_hash
 from searchjax.rollout.rescore import rescore
 from searchjax.search.atlas import load_atlas
@@ -113,7 +115,7 @@ def main(config, workdir: pathlib.Path) -> None:
     jax.tree.map(jnp.copy, reference), optimizer, moment_dtype=config.moment_dtype
   )
   state = place(state, division.mesh, state_specs(state, division))
-  whole = make_whole(division)
+  whole = make_engine_params(config, model, division)
   reference = whole(reference)
   stream = question_stream(atlas, config)
   directory = workdir / "checkpoints"
@@ -183,6 +185,7 @@ def main(config, workdir: pathlib.Path) -> None:
         again = rescore(agent.engine, policy, episodes, temperature=config.temperature)
         for record, logp in zip(records, again, strict=True):
           record["logp_engine"] = logp
+      del policy  # The update has room for its own arrays.
       # A row of advantage 0 has gradient 0; it counts in the denominator only.
       used = [r for r in records if r["valid"] and r["advantage"] != 0.0]
       grads, sums = jax.tree.map(jnp.zeros_like, state.params), []

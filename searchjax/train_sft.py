@@ -23,14 +23,14 @@ from searchjax.dist.run_log import RunLog, is_finished
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
-from searchjax.model.parallel import LOCAL, make_whole
+from searchjax.model.parallel import LOCAL
 from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
 from searchjax.optim.optimizer import learning_rate, make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.answer import Verdict, judge_answer
 from searchjax.rollout.agent import (
-  load_chat, load_policy, new_division, new_model, open_agent, save_policy,
+  load_chat, load_policy, make_engine_params, new_division, new_model, open_agent, save_policy,
 )
 from searchjax.search.atlas import load_atlas
 
@@ -112,7 +112,7 @@ def main(config, workdir: pathlib.Path) -> None:
     optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
     state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
     state = place(state, division.mesh, state_specs(state, division))
-    whole = make_whole(division)
+    whole = make_engine_params(config, model, division)
     directory = workdir / "checkpoints"
     if checkpoint.latest_step(directory) is not None:
       state, meta = checkpoint.restore(directory, state)

@@ -47,6 +47,23 @@ def test_values_no_run_can_use_are_refused(config, override, message):
   assert message in str(error.value)
 
 
+@pytest.mark.parametrize("overrides, message", [
+  (["engine.layout=split"], '"engine.layout" must be one of "replicated", "decode"; got "split"'),
+  (["mesh.fsdp=32", "engine.lanes=200"],
+   '"engine.lanes" must be a multiple of mesh.fsdp × mesh.context = 32; got 200'),
+  (["mesh.fsdp=32", "engine.feed_rows=8"], '"engine.feed_rows" must be a multiple of mesh.fsdp'),
+  (["mesh.expert=64"], '"engine.feed_tokens" must be at most limits.tokens / mesh.expert, a whole '
+                       "number: 16384 / 64; got 512"),
+])
+def test_an_engine_divided_over_a_mesh_must_fit_it(overrides, message):
+  loaded = settings.load_config(
+    str(ROOT / "configs/grpo_397b.py"), [f"--config.{o}" for o in overrides]
+  )
+  with pytest.raises(ValueError) as error:
+    checks.check_config(loaded)
+  assert message in str(error.value)
+
+
 def test_every_key_named_is_in_some_config():
   known = set()
   for path in CONFIGS:

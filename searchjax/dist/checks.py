@@ -35,6 +35,7 @@ CHOICES = {
   "optimizer.kind": ("adamw", "muon"),
   "optimizer.decay": ("cosine", "linear", "constant"),
   "mesh.layout": ("replicated", "zero3"),
+  "engine.layout": ("replicated", "decode"),
   "moment_dtype": ("float32", "bfloat16"),
   "compute.remat": ("none", "layer", "parts"),
 }
@@ -67,6 +68,21 @@ def check_config(config: Any) -> None:
     if values["limits.tokens"] > max(values["lengths"]):
       _refuse("limits.tokens", f"at most the longest of lengths, {max(values['lengths'])}",
               values["limits.tokens"])
+  if values.get("engine.layout") == "decode":
+    _check_engine(values)
+
+
+def _check_engine(values):
+  """What an engine divided over the mesh needs, as far as the mesh is given."""
+  lanes, expert = values["mesh.fsdp"] * values["mesh.context"], values["mesh.expert"]
+  for key in ("engine.lanes", "engine.feed_rows"):
+    if lanes and values[key] % lanes:
+      _refuse(key, f"a multiple of mesh.fsdp × mesh.context = {lanes}", values[key])
+  tokens = values["limits.tokens"]
+  for key in ("engine.feed_tokens", "engine.decode_steps"):
+    if tokens % expert or values[key] > tokens // expert:
+      _refuse(key, f"at most limits.tokens / mesh.expert, a whole number: {tokens} / {expert}",
+              values[key])
 
 
 def _refuse(key, expected, got):
