@@ -19,6 +19,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+import rich.box
 import rich.console
 import rich.table
 
@@ -35,6 +36,7 @@ STAGES = (
 STEPS_SHOWN = 4
 ROLLOUTS_PER_STEP = 5
 QUESTIONS_COMPARED = 4
+WHOLE_TABLE = 128  # Columns of a terminal that the table of policies needs.
 LONGEST_TEXT = 6000  # Characters of one turn shown; the rest is counted.
 CHART_WIDTH, CHART_HEIGHT = 240, 64
 PARTS = (
@@ -354,14 +356,23 @@ def _print_table(workdir: pathlib.Path) -> None:
   except figures.MissingPartError as error:
     print(f"no table: {error}")
     return
-  table = rich.table.Table(title="Held-out questions", title_justify="left")
-  for position, column in enumerate(rows[0]):
-    table.add_column(column, justify="left" if position < 2 else "right", no_wrap=True)
-  for row in rows:
-    table.add_row(*row.values())
   console = rich.console.Console()
   # A log file has no width of its own; a table cut at 80 columns would lose numbers.
-  rich.console.Console(width=console.width if console.is_terminal else 160).print(table)
+  width = console.width if console.is_terminal else 160
+  narrow = width < WHOLE_TABLE
+  table = rich.table.Table(
+    title="Held-out questions", title_justify="left",
+    box=rich.box.SIMPLE if narrow else rich.box.HEAVY_HEAD, collapse_padding=narrow,
+    pad_edge=not narrow,
+  )
+  for position, column in enumerate(rows[0]):
+    table.add_column(column, justify="left" if position < 2 else "right", no_wrap=not narrow)
+  for row in rows:
+    # On a narrow terminal titles are broken and the intervals left to figures/table2.md.
+    table.add_row(*(value.split(" [")[0] if narrow else value for value in row.values()))
+  rich.console.Console(width=width).print(table)
+  if narrow:
+    print("with intervals: figures/table2.md")
   for note in figures.table2_notes(workdir):
     print(note)
 
