@@ -32,6 +32,14 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = ""
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  # One process. Of several: coordinator=HOST:PORT, each with its process; on a TPU slice auto, -1.
+  c.distributed = ConfigDict(
+    dict(
+      coordinator="", processes=1, process=-1, form_limit_s=300.0, silence_limit_s=60.0,
+      stall_limit_s=1800.0, local_folder="runs",
+    )
+  )
+  c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
   c.compute = ConfigDict(dict(remat="none"))
   c.moment_dtype = "float32"
   c.optimizer = ConfigDict(

@@ -27,6 +27,14 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = "runs/397b/start"
   c.model = ConfigDict(dict(preset="qwen3.5-397b-a17b"))
   c.mesh = ConfigDict(dict(fsdp=32, expert=8, context=1, layout="zero3"))
+  # A process a host of 4 chips; the run is refused unless so many come together.
+  c.distributed = ConfigDict(
+    dict(
+      coordinator="auto", processes=64, process=-1, form_limit_s=600.0, silence_limit_s=60.0,
+      stall_limit_s=3600.0, local_folder="runs",
+    )
+  )
+  c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
   c.compute = ConfigDict(
     dict(
       moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",

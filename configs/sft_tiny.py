@@ -22,6 +22,14 @@ def get_config(variant: str = "") -> ConfigDict:
   c.init = ""  # a policy's folder to start from; "" draws new parameters
   # Rows over all devices, parameters whole on each.
   c.mesh = ConfigDict(dict(fsdp=0, expert=1, context=1, layout="replicated"))
+  # One process. Of several: coordinator=HOST:PORT, each with its process; on a TPU slice auto, -1.
+  c.distributed = ConfigDict(
+    dict(
+      coordinator="", processes=1, process=-1, form_limit_s=300.0, silence_limit_s=60.0,
+      stall_limit_s=1800.0, local_folder="runs",
+    )
+  )
+  c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
   c.compute = ConfigDict(dict(remat="none"))
   c.moment_dtype = "float32"
   # Qwen3.5's pattern, three DeltaNet layers to one of attention; 2 alternates, 1 is attention only.

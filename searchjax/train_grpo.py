@@ -6,7 +6,7 @@
 python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
 """
 
-import pathlib
+import os
 import time
 
 import grain
@@ -18,8 +18,10 @@ from searchjax.data.loader import rollout_batches
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
+from searchjax.dist.distributed import Run, join
 from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog, find_stage, is_finished
+from searchjax.dist.profiling import Profile
+from searchjax.dist.run_log import find_stage, is_finished, open_log
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
@@ -34,7 +36,7 @@ from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import (
   load_chat, load_policy, make_engine_params, open_agent, save_policy,
 )
-from searchjax.rollout.group import group_array, question_hash
+from searchjax.rollout.group import group_array, question_hash, take_counts
 from searchjax.rollout.rescore import rescore
 from searchjax.search.atlas import load_atlas
 from searchjax.train_sft import load_questions
@@ -90,8 +92,14 @@ def question_stream(atlas, config):
   return iter(mixed.to_iter_dataset(one_thread).batch(config.questions_per_step, batch_fn=list))
 
 
-def main(config, workdir: pathlib.Path) -> None:
+def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  with join(config) as run:
+    train(config, workdir, run)
+
+
+def train(config, workdir: os.PathLike, run: Run) -> None:
+  """All of it, by one process of several; what one does, all do, in the same order (FAULTS Y6)."""
   done = checkpoint.latest_step(workdir / "policy")
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="grpo"):
     return
@@ -130,13 +138,21 @@ def main(config, workdir: pathlib.Path) -> None:
     division,
   )
   update = make_update(optimizer)
-  log = RunLog(workdir, config, total_steps=config.steps, resume_step=int(state.step), title="grpo")
+  log = open_log(
+    workdir, config, run, total_steps=config.steps, resume_step=int(state.step), title="grpo"
+  )
   anchor_key = jax.random.fold_in(jax.random.key(config.seed), 17)
 
   replays = config.mismatch == "routing_replay"
-  with log, open_agent(config, model, chat, record_routing=replays) as agent:
+  with (
+    log, open_agent(config, model, chat, record_routing=replays) as agent,
+    checkpoint.Saver(directory, keep=config.keep_checkpoints) as saver,
+    Profile(config.profile, workdir) as profile,
+  ):
     for step in range(int(state.step), config.steps):
+      profile.at(step)
       # ---- rollouts: the policy's and the frozen reference's -----------------------------------
+      run.phase(f"the rollouts of step {step}")
       questions = next(stream)
       policy = whole(state.params)
       agent.engine.take_counts()
@@ -146,13 +162,14 @@ def main(config, workdir: pathlib.Path) -> None:
         questions, policy, group_size=config.group_size, purpose="rollout", step=step,
         **sample,
       )
-      counts = agent.engine.take_counts()
+      counts = take_counts(agent.engine)
       rollout_seconds, begun = time.monotonic() - begun, time.monotonic()
       references = agent.collect(
         questions, reference, group_size=config.references, purpose="reference", step=0, **sample
       )
 
       # ---- reward and advantage ------------------------------------------------------------------
+      run.phase(f"the rewards of step {step}")
       step_key = jax.random.fold_in(anchor_key, step)
       hashes = np.array([question_hash(q.id) for q in questions], np.uint32)
       keys = jax.vmap(lambda h, key=step_key: jax.random.fold_in(key, h))(hashes)
@@ -170,6 +187,7 @@ def main(config, workdir: pathlib.Path) -> None:
       score_seconds, begun = time.monotonic() - begun, time.monotonic()
 
       # ---- one update ----------------------------------------------------------------------------
+      run.phase(f"the update of step {step}")
       episodes = [e for group in groups for e in group]
       records = [
         {
@@ -190,7 +208,8 @@ def main(config, workdir: pathlib.Path) -> None:
       used = [r for r in records if r["valid"] and r["advantage"] != 0.0]
       grads, sums = jax.tree.map(jnp.zeros_like, state.params), []
       for batch in rollout_batches(
-        used, rows=config.rows, lengths=config.lengths, pad_id=chat.pad_id
+        used, rows=config.rows, lengths=config.lengths, pad_id=chat.pad_id,
+        process_index=run.index, process_count=run.count,
       ):
         grads, s = gradient(state.params, place_rows(batch, division.mesh), grads)
         sums.append(jax.device_get(s))
@@ -219,10 +238,9 @@ def main(config, workdir: pathlib.Path) -> None:
       log.rollouts(step, rollout_records(step, groups, parts, advantage))
       log.write(step, metrics)
       if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
-        checkpoint.save(
-          directory, step + 1, state, {"questions": stream.get_state()},
-          keep=config.keep_checkpoints,
-        )
+        run.phase(f"the checkpoint of step {step + 1}")
+        saver.save(step + 1, state, {"questions": stream.get_state()})
+        log.sync()
   save_policy(workdir, config.steps, state.params, model)
 
 

@@ -5,7 +5,7 @@
 python -m searchjax.train_rm --config configs/rm_tiny.py --workdir runs/tiny/rm
 """
 
-import pathlib
+import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +14,10 @@ from searchjax.data.pairs import make_pairs
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
-from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog, find_stage, is_finished
+from searchjax.dist.distributed import Run, join
+from searchjax.dist.mesh import fetch, place, place_rows
+from searchjax.dist.profiling import Profile
+from searchjax.dist.run_log import find_stage, is_finished, open_log
 from searchjax.dist.settings import run_main
 from searchjax.model.parallel import LOCAL, make_row_function
 from searchjax.objective.bradley_terry import preference_probability, symmetric_loss
@@ -43,8 +45,14 @@ def rm_loss(model, parallel=LOCAL):
   return loss
 
 
-def main(config, workdir: pathlib.Path) -> None:
+def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  with join(config) as run:
+    train(config, workdir, run)
+
+
+def train(config, workdir: os.PathLike, run: Run) -> None:
+  """All of it, by one process of several; what one does, all do, in the same order (FAULTS Y6)."""
   done = checkpoint.latest_step(workdir / "policy")
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="rm"):
     return
@@ -57,7 +65,8 @@ def main(config, workdir: pathlib.Path) -> None:
   questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
   chats = rubric_chats(config.seed + 7, config.data.chats, names=atlas.names_bank)
   pairs = make_pairs(atlas, questions, seed=config.seed, chats=chats, **config.data.pairs)
-  print(f"preference pairs: {pairs.counts}", flush=True)
+  if run.first:
+    print(f"preference pairs: {pairs.counts}", flush=True)
   held = pair_rows(chat, pairs.holdout, rows=config.rows, length=config.pair_length)
 
   # ---- state -----------------------------------------------------------------------------------
@@ -67,9 +76,11 @@ def main(config, workdir: pathlib.Path) -> None:
   mesh = division.mesh
   state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
   state = place(state, mesh, state_specs(state, division))
-  log = RunLog(workdir, config, total_steps=config.steps,
-               resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="rm")
   directory = workdir / "checkpoints"
+  log = open_log(
+    workdir, config, run, total_steps=config.steps,
+    resume_step=checkpoint.latest_step(directory) or 0, title="rm",
+  )
   if checkpoint.latest_step(directory) is not None:
     state, _ = checkpoint.restore(directory, state)
   gradient = make_gradient(rm_loss(model, division.parallel), division)
@@ -79,14 +90,16 @@ def main(config, workdir: pathlib.Path) -> None:
   )
 
   # ---- the loop --------------------------------------------------------------------------------
-  with log:
+  with log, Profile(config.profile, workdir) as profile:
     for step in range(int(state.step), config.steps):
+      profile.at(step)
+      run.phase(f"step {step}")
       draw = np.random.default_rng((config.seed, step))
       chosen = draw.integers(0, len(pairs.train), config.rows)
       (batch,) = pair_rows(
         chat, [pairs.train[i] for i in chosen], rows=config.rows, length=config.pair_length
       )
-      grads, sums = gradient(state.params, place_rows(batch, mesh))
+      grads, sums = gradient(state.params, place_rows(batch, mesh, whole=True))
       state, grad_norm = update(state, grads, sums["count"])
       metrics = {
         "loss": float(sums["loss"] / sums["count"]),
@@ -95,6 +108,7 @@ def main(config, workdir: pathlib.Path) -> None:
       }
       done = step + 1
       if done % config.holdout_every == 0 or done == config.steps:
+        run.phase(f"the held-out pairs of step {done}")
         metrics |= holdout(deltas, state.params, held, mesh)
       log.write(step, metrics)
       if done == config.steps:
@@ -106,7 +120,7 @@ def holdout(deltas, params, batches, mesh) -> dict[str, float]:
   """Accuracy, accuracy from the swapped order alone, and calibration error on held-out prompts."""
   rows = []
   for batch in batches:
-    ab, ba = map(np.asarray, deltas(params, place_rows(batch, mesh)))
+    ab, ba = map(fetch, deltas(params, place_rows(batch, mesh, whole=True)))
     p = np.asarray(preference_probability(ab, ba))
     use = batch["valid"] & (batch["label"] != 0.5)
     rows.append(np.stack([p[use], ba[use], batch["label"][use]]))

@@ -5,7 +5,7 @@
 python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 """
 
-import pathlib
+import os
 import time
 
 import jax
@@ -18,8 +18,10 @@ from searchjax.data.questions import forward_questions
 from searchjax.data.segments import training_examples
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
+from searchjax.dist.distributed import Run, from_first, join
 from searchjax.dist.mesh import place, place_rows
-from searchjax.dist.run_log import RunLog, is_finished
+from searchjax.dist.profiling import Profile
+from searchjax.dist.run_log import is_finished, open_log
 from searchjax.dist.settings import run_main
 from searchjax.model import forward, heads
 from searchjax.model.moe import summed_balance_loss
@@ -70,8 +72,14 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
   return [questions[i] for i in order[:count]]
 
 
-def main(config, workdir: pathlib.Path) -> None:
+def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  with join(config) as run:
+    train(config, workdir, run)
+
+
+def train(config, workdir: os.PathLike, run: Run) -> None:
+  """All of it, by one process of several; what one does, all do, in the same order (FAULTS Y6)."""
   done = checkpoint.latest_step(workdir / "policy")
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="sft"):
     return
@@ -84,36 +92,51 @@ def main(config, workdir: pathlib.Path) -> None:
     model = new_model(config.model, chat, config.compute)
     division = new_division(config.mesh, model)
     params = init_params(jax.random.key(config.seed), model)
-  with open_agent(config, model, chat) as agent, RunLog(
-    workdir, config, total_steps=config.steps,
-    resume_step=checkpoint.latest_step(workdir / "checkpoints") or 0, title="sft",
-  ) as log:
+  directory = workdir / "checkpoints"
+  with (
+    open_agent(config, model, chat) as agent,
+    open_log(
+      workdir, config, run, total_steps=config.steps,
+      resume_step=checkpoint.latest_step(directory) or 0, title="sft",
+    ) as log,
+    checkpoint.Saver(directory, keep=config.keep_checkpoints) as saver,
+    Profile(config.profile, workdir) as profile,
+  ):
     started = time.monotonic()
     questions = load_questions(atlas, config.data, "sft", config.seed, config.data.questions)
-    demonstrations = make_demonstrations(
-      questions, agent.tool, atlas=atlas, seed=config.seed, rates=config.data.rates,
-      max_calls=agent.limits.calls,
+    # Searched by one process: a search that fails on another would give it other batches.
+    tool_use = from_first(
+      lambda: training_examples(
+        chat,
+        [
+          d.messages for d in make_demonstrations(
+            questions, agent.tool, atlas=atlas, seed=config.seed, rates=config.data.rates,
+            max_calls=agent.limits.calls,
+          )
+        ],
+        agent.tools,
+      )
     )
     chats = style_demonstrations(config.seed, config.data.chats, atlas.names_bank)
     examples = {
-      "tool_use": training_examples(chat, [d.messages for d in demonstrations], agent.tools),
+      "tool_use": tool_use,
       "preference": training_examples(chat, [d.messages for d in chats]),
     }
     batches = sft_batches(
       examples, weights=dict(config.data.weights), seed=config.seed, pad_id=chat.pad_id,
-      **config.batch,
+      process_index=run.index, process_count=run.count, **config.batch,
     )
-    print(
-      f"{len(demonstrations)} demonstrations and {len(chats)} chats in "
-      f"{time.monotonic() - started:.0f} s; left out as too long: {batches.dropped}", flush=True,
-    )
+    if run.first:
+      print(
+        f"{len(questions)} demonstrations and {len(chats)} chats in "
+        f"{time.monotonic() - started:.0f} s; left out as too long: {batches.dropped}", flush=True,
+      )
 
     # ---- state, or the latest checkpoint ---------------------------------------------------------
     optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
     state = init_state(params, optimizer, moment_dtype=config.moment_dtype)
     state = place(state, division.mesh, state_specs(state, division))
     whole = make_engine_params(config, model, division)
-    directory = workdir / "checkpoints"
     if checkpoint.latest_step(directory) is not None:
       state, meta = checkpoint.restore(directory, state)
       batches.set_state(meta["batches"])
@@ -125,6 +148,8 @@ def main(config, workdir: pathlib.Path) -> None:
 
     # ---- the loop --------------------------------------------------------------------------------
     for step in range(int(state.step), config.steps):
+      profile.at(step)
+      run.phase(f"step {step}")
       batch = place_rows(next(batches), division.mesh)
       grads, sums = gradient(state.params, batch)
       state, grad_norm = update(state, grads, sums["count"])
@@ -140,12 +165,13 @@ def main(config, workdir: pathlib.Path) -> None:
       }
       done = step + 1
       if done % config.gate.every == 0 or done == config.steps:
+        run.phase(f"the gate of step {done}")
         metrics |= gate(agent, whole(state.params), gate_questions, seed=config.seed, step=done)
       log.write(step, metrics)
       if done % config.checkpoint_every == 0 or done == config.steps:
-        checkpoint.save(
-          directory, done, state, {"batches": batches.get_state()}, keep=config.keep_checkpoints
-        )
+        run.phase(f"the checkpoint of step {done}")
+        saver.save(done, state, {"batches": batches.get_state()})
+        log.sync()
     save_policy(workdir, config.steps, state.params, model)
     batches.close()
 

@@ -303,3 +303,32 @@ def test_blocks_that_break_off_leave_no_checkpoint(tmp_path):
 )
 def test_blocks_are_runs_of_memory_of_a_bounded_size(shape, file, chunk):
   assert checkpoint._plan(shape, 2, 2**27, 2**23) == (file, chunk)
+
+
+def test_C5_training_goes_on_while_a_checkpoint_is_written_and_may_donate_at_once(tmp_path):
+  """What is saved are the values at the time of the call, whatever becomes of the buffers."""
+  w = jnp.zeros((1 << 21,), jnp.int32)
+  add = jax.jit(lambda x: x + 1, donate_argnums=0)
+  with checkpoint.Saver(tmp_path, keep=2) as saver:
+    for step in (3, 6, 9):
+      for _ in range(3):
+        w = add(w)
+      saver.save(step, {"w": w}, {"step": step})
+      w = add(w)
+      w = w - 1
+  assert checkpoint.latest_step(tmp_path) == 9
+  for step in (6, 9):
+    restored, meta = checkpoint.restore(tmp_path, {"w": w}, step)
+    assert meta == {"step": step} and set(np.unique(restored["w"]).tolist()) == {step}
+  with pytest.raises(ValueError, match=r"no checkpoint of step 3 .*there are \[6, 9\]"):
+    checkpoint.read_meta(tmp_path, 3)
+
+
+def test_a_save_that_failed_in_the_background_is_raised_by_the_next_or_at_the_end(tmp_path):
+  saver = checkpoint.Saver(tmp_path, keep=2)
+  big = {"w": jnp.zeros((1 << 25,), jnp.int32)}
+  saver.save(1, big, {})
+  # A folder with something in it, where the finished checkpoint is to go.
+  (tmp_path / "1/x").mkdir(parents=True)
+  with pytest.raises((OSError, ValueError)):
+    saver.close()

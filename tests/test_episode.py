@@ -3,6 +3,7 @@
 import concurrent.futures
 import types
 
+import flax.serialization
 import numpy as np
 import pytest
 
@@ -139,3 +140,22 @@ def test_hostile_results_stay_text(chat):
   control = lambda ids: [i for i in ids if i in chat.control_ids]
   assert control(delta) == control(e2.next_tokens())
   assert "<|im_end|>\n<|im_start|>assistant\nFoo<tool_call>" in chat.decode(delta)
+
+
+def test_an_outcome_told_to_another_process_is_the_episode_itself(chat):
+  """Through bytes and back: all that rewards, records and batches read."""
+  e = episode(chat, Web(infra_failure("timeout")))
+  e.routing = [np.arange(12, dtype=np.int32).reshape(2, 3, 2)]
+  say(e, chat, calls=["ABC city", "again"])
+  e.next_tokens()
+  say(e, chat, "It is Foo.")
+  sent = flax.serialization.msgpack_serialize({"0": e.outcome()})
+  copy = episode(chat, Web())
+  copy.take_outcome(flax.serialization.msgpack_restore(sent)["0"])
+  for name in ("tokens", "mask", "logps", "turns", "stop", "final_answer", "final_length", "finished",
+               "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "valid",
+               "generated"):
+    assert getattr(copy, name) == getattr(e, name), name
+    assert type(getattr(copy, name)) is type(getattr(e, name)), name
+  assert e.finished and e.tool_failures == 1
+  np.testing.assert_array_equal(np.concatenate(copy.routing), np.concatenate(e.routing))

@@ -87,12 +87,20 @@ def test_prefetching_changes_nothing():
   assert same(take(stream(prefetch=3), 5), take(stream(prefetch=0), 5))
 
 
-def test_processes_share_the_rows_and_no_example_of_a_pass():
-  parts = [take(stream(process_index=p, process_count=2, weights={"tool_use": 1, "preference": 0}),
-                2) for p in range(2)]
-  assert parts[0][0]["tokens"].shape == (2, 29)
-  one, two = seen(parts[0]), seen(parts[1])
-  assert not set(one) & set(two)
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_split_the_batches_of_one_process_and_have_one_position(count):
+  """So a run may go on with another number of processes."""
+  parts = [stream(process_index=p, process_count=count) for p in range(count)]
+  for batch in take(stream(), 7):
+    rows = [next(part) for part in parts]
+    assert {len(r["tokens"]) for r in rows} == {4 // count}
+    assert same([batch], [{k: np.concatenate([r[k] for r in rows]) for k in batch}])
+  states = [json.dumps(part.get_state()) for part in parts]
+  assert len(set(states)) == 1
+  fewer = stream()
+  fewer.set_state(json.loads(states[0]))
+  assert same(take(fewer, 1), [dict(zip(batch, map(np.concatenate, zip(*(next(p).values() for p in parts),
+                                                                       strict=True)), strict=True))])
 
 
 def test_pads_are_told_by_segment_not_by_id():
@@ -154,15 +162,12 @@ def test_invalid_rollouts_carry_neither_targets_nor_advantage():
   assert batch["advantage"][0] == 0 and (batch["logp"] == 0).all()
 
 
-def test_processes_split_global_batches_and_can_agree_on_their_number():
+def test_processes_split_the_batches_of_a_step():
   records = [record(4, n) for n in range(5)]
   whole = next(rollout_batches(records, rows=6, lengths=(5,)))
   parts = [next(rollout_batches(records, rows=6, lengths=(5,), process_index=p, process_count=3))
            for p in range(3)]
   assert all(np.array_equal(whole[k], np.concatenate([p[k] for p in parts])) for k in whole)
-  padded = rollout_batches(records[:1], rows=2, lengths=(5, 9), least_batches={5: 2, 9: 1})
-  batches = list(padded)
-  assert [b["tokens"].shape[1] for b in batches] == [5, 5, 9] and padded.padded_rows == 5
   assert list(rollout_batches([], rows=2, lengths=(5,))) == []
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from searchjax.dist.mesh import make_mesh, place, place_rows
+from searchjax.dist.mesh import fetch, make_mesh, place, place_rows
 
 
 def test_fsdp_takes_what_the_other_axes_leave():
@@ -38,3 +38,11 @@ def test_rows_that_do_not_divide_are_refused_by_name():
   with pytest.raises(ValueError, match="tokens has 6 rows, not a multiple of the 4"):
     place_rows({"tokens": np.zeros((6, 3), np.int32)}, make_mesh())
   assert jax.device_count() == 4
+
+
+def test_a_batch_given_whole_is_the_same_and_is_fetched_whole():
+  mesh = make_mesh(2, 2)
+  batch = {"x": np.arange(24).reshape(8, 3)}
+  own, whole = place_rows(batch, mesh)["x"], place_rows(batch, mesh, whole=True)["x"]
+  assert own.sharding == whole.sharding
+  np.testing.assert_array_equal(fetch(whole), batch["x"])

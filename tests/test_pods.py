@@ -25,6 +25,11 @@ TRICKY = 'gs://bucket-7/my runs/it\'s $(whoami) "x" *'
 TRAIN = ["--", "grpo", "--config", "configs/two words.py:smoke", "--workdir", TRICKY]
 SECRET = "key-0123456789"
 
+
+def formed(hosts):
+  """What says that the hosts of a slice must form one run."""
+  return ["--config.distributed.coordinator=auto", f"--config.distributed.processes={hosts}"]
+
 CLOUD = r"""#!/usr/bin/env bash
 tool="${0##*/}" words=("$@") all=" $* " cloud="$CLOUD"
 printf '%s\0' "$tool" "$@" $'\n' >> "$cloud/calls"
@@ -384,7 +389,7 @@ def test_resume_goes_on_after_a_preemption(cloud):
   creates = [call for call in cloud.calls() if "create" in call]
   assert creates[0] == creates[1] and "--spot" in creates[1]
   words = (cloud.folder / "arguments-worker-0").read_text().split("\0")[:-1]
-  assert words == ["searchjax.train_grpo", *TRAIN[2:]]
+  assert words == ["searchjax.train_grpo", *formed(4), *TRAIN[2:]]
   assert (cloud.folder / "key-worker-1").read_text() == SECRET
   assert SECRET not in done.stdout + done.stderr + (cloud.folder / "calls").read_text()
   assert "ends the costs" in done.stdout and "state" in os.listdir(cloud.folder)
@@ -447,7 +452,9 @@ def test_the_jobset_has_one_pod_a_host(cloud, accelerator, topology, more, hosts
   assert container["resources"]["limits"] == {"google.com/tpu": chips}
   assert container["command"] == ["/searchjax/.venv/bin/python", "-m", "searchjax.train_grpo"]
   # Kubernetes turns $$( into $( and would read $(NAME) as a variable.
-  assert container["args"] == [word.replace("$(", "$$(") for word in TRAIN[2:]]
+  assert container["args"] == [
+    word.replace("$(", "$$(") for word in [*formed(hosts), *TRAIN[2:]]
+  ]
   assert container["envFrom"] == [{"secretRef": {"name": "run-7-env"}}]
   assert (cloud.folder / "kubectl-apply").read_text() == f"600\nSERPER_KEY={SECRET}\n"
   assert not (cloud.root / "runs/pods/run-7/env").exists()
@@ -482,8 +489,23 @@ def test_xpk_gets_one_command_that_a_shell_reads_back(cloud):
                "--docker-image=searchjax:1", "--zone=us-west4-a"):  # fmt: skip
     assert word in call
   assert shlex.split(call[-1].partition("=")[2]) == [
-    "cd", "/searchjax", "&&", ".venv/bin/python", "-m", "searchjax.train_grpo", *TRAIN[2:],
+    "cd", "/searchjax", "&&", ".venv/bin/python", "-m", "searchjax.train_grpo", *formed(64),
+    *TRAIN[2:],
   ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("kind", "hosts"), [("v5litepod-8", 1), ("v6e-4", 1), ("v5litepod-16", 4), ("v5p-512", 64)]
+)
+def test_a_run_is_told_how_many_hosts_must_form_it(cloud, kind, hosts):
+  done = cloud.launch("pod/run", *WHERE, "--type", kind, "--dry-run", *TRAIN)
+  said = shlex.split(done.stdout.splitlines()[0])[-1].removeprefix("--command=")
+  assert shlex.split(said)[-len(TRAIN) :] == [*formed(hosts), *TRAIN[2:]]
+
+
+def test_hosts_that_do_not_share_a_disk_need_a_bucket(cloud):
+  done = cloud.launch("pod/run", *WHERE, *TYPE, *TRAIN[:4], "--workdir=w")
+  assert done.returncode == 2 and "do not see each other's disks" in done.stderr
 
 
 def test_the_image_is_built_from_the_files_git_knows(cloud):

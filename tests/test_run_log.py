@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from searchjax.dist import metrics, run_log
+from searchjax.dist.distributed import Run
 from searchjax.dist.run_log import RunLog
 
 CONFIG = {"seed": 0, "steps": 5, "reward": {"gated": True, "weights": (1.0, 2.0)}}
@@ -244,3 +245,23 @@ def test_a_closed_log_leaves_no_thread(tmp_path):
   while threading.active_count() > before and time.monotonic() < deadline:
     time.sleep(0.02)  # TensorBoard's writer ends on its own, a moment later.
   assert threading.active_count() <= before
+
+
+def test_only_the_first_process_writes_and_the_others_log_does_nothing(tmp_path):
+  other = Run()
+  other.first = False
+  with run_log.open_log(tmp_path / "w", {"seed": 1}, other, total_steps=3) as log:
+    log.write(0, {"loss": 1.0})
+    log.rollouts(0, [{}])
+    log.sync()
+  assert not (tmp_path / "w").exists()
+
+
+def test_a_run_goes_on_with_other_processes_and_another_profile(tmp_path):
+  first = Run()
+  config = {"seed": 1, "distributed": {"processes": 2}, "profile": {"steps": 0}}
+  run_log.open_log(tmp_path, config, first, total_steps=3).close()
+  elsewhere = config | {"distributed": {"processes": 4}, "profile": {"steps": 1}}
+  run_log.open_log(tmp_path, elsewhere, first, total_steps=3).close()
+  with pytest.raises(ValueError, match="config differs in seed"):
+    run_log.open_log(tmp_path, config | {"seed": 2}, first, total_steps=3)

@@ -263,3 +263,15 @@ def test_a_subprocess_leaves_with_code_2(tmp_path, plain_environment):
   done = subprocess.run(command, env=plain_environment, capture_output=True, text=True, check=False)
   assert done.returncode == 2 and done.stdout == ""
   assert done.stderr.startswith("error: no run folder") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (KeyError("x"), 1),
+                                             (RuntimeError("x"), 1), (ValueError("a library's"), 1)])
+def test_an_error_has_the_exit_code_of_run_main(error, code):
+  assert settings.exit_code(error) == code
+
+
+def test_bad_input_has_exit_code_2():
+  with pytest.raises(ValueError) as info:
+    settings.load_config("no_such_file.py")
+  assert settings.exit_code(info.value) == 2

@@ -22,6 +22,7 @@
 #   STAGE ARGUMENTS      sft, rm, grpo or evaluate, then --config FILE.py[:VARIANT] --workdir gs://BUCKET/FOLDER
 #                        [--config.KEY=VALUE ...]
 #
+# The hosts of the slice must form one run: distributed.coordinator=auto and distributed.processes are set.
 # kubectl must point at a cluster with the JobSet controller and a node pool of that accelerator and topology; the
 # cluster is not made here.
 #
@@ -39,6 +40,7 @@ gke_slice
 check_secrets
 check_training
 require_bucket "a pod's disk goes with the pod"
+form_of_hosts "$hosts"
 
 yaml_string() {  # one YAML string; Kubernetes reads $(NAME) in arguments as a variable, so $ is doubled before (
   local text="${1//\\/\\\\}"

@@ -12,6 +12,7 @@
 #   STAGE ARGUMENTS  sft, rm, grpo or evaluate, then --config FILE.py[:VARIANT] --workdir gs://BUCKET/FOLDER
 #                    [--config.KEY=VALUE ...]
 #
+# The hosts of the slice must form one run: distributed.coordinator=auto and distributed.processes are set.
 # A run that needs search API keys goes through launch/gke/run.sh: XPK would write them in clear into the JobSet.
 # launch/gke/logs.sh is for run.sh; here: kubectl logs --selector=xpk.google.com/workload=NAME --prefix
 #
@@ -28,6 +29,11 @@ require name cluster zone type image
   || usage "--type expects an XPK name such as v5litepod-16, v6e-256, v5p-512 or tpu7x-4x8x8, got \"$type\""
 check_training
 require_bucket "a pod's disk goes with the pod"
+shape="${type#*-}"
+chips=$((${shape//x/ * }))
+case "$type" in v5p-[0-9]*|tpu7x-[0-9]*) [[ "$shape" == *x* ]] || chips=$((chips / 2)) ;; esac
+hosts=$(((chips + 3) / 4))  # XPK's machines have four chips
+form_of_hosts "$hosts"
 
 # XPK restarts on exit codes 42 and 127-255 by itself; 1 is a process that failed, 2 is bad input and stays final.
 # One process a host drives all its chips, on tpu7x too, where XPK would start two.

@@ -151,13 +151,22 @@ check_training() {  # sets module; train loses its first word and keeps the entr
   train_workdir="$workdir"
 }
 
+form_of_hosts() {  # form_of_hosts HOSTS: the run is one of so many processes, found through the slice, or an error
+  if [ "$module" = searchjax.evaluate ]; then
+    [ "$1" = 1 ] || usage "evaluate runs on one host, in local folders: copy the run from its bucket"
+    return
+  fi
+  # First, so that the user's own overrides win.
+  train=("--config.distributed.coordinator=auto" "--config.distributed.processes=$1" "${train[@]}")
+}
+
 require_bucket() {  # require_bucket WHY
   [[ "$train_workdir" == gs://* ]] || usage "--workdir must be gs://BUCKET/FOLDER: $1, got \"$train_workdir\""
 }
 
 # ---- TPU types -----------------------------------------------------------------------------------
 
-tpu_type() {  # reads $type; sets chips and default_runtime
+tpu_type() {  # reads $type; sets chips, hosts and default_runtime
   local count hint=""
   if [[ "$type" =~ ^(v5e|v5p|v6e|tpu7x):([0-9]+)x([0-9]+)(x([0-9]+))?$ ]]; then
     count=$((BASH_REMATCH[2] * BASH_REMATCH[3] * ${BASH_REMATCH[5]:-1}))
@@ -184,6 +193,8 @@ tpu_type() {  # reads $type; sets chips and default_runtime
       chips="$count"
       if [ "${BASH_REMATCH[1]}" = v6e ]; then default_runtime=v2-alpha-tpuv6e; else default_runtime=v2-alpha-tpuv5-lite; fi ;;
   esac
+  # Up to eight v5e or v6e chips are one host; else a host has four.
+  if [ "$chips" -le 8 ] && [ "${BASH_REMATCH[1]}" != v5p ]; then hosts=1; else hosts=$(((chips + 3) / 4)); fi
 }
 
 gke_slice() {  # reads $accelerator, $topology, $chips_per_node; sets chips, hosts and node_label

@@ -8,7 +8,8 @@
 #   --attempts N  how often the run is started at most (default 10)
 #   --dry-run     prints the commands of one attempt and of a recreation, and runs none
 #   The other arguments are those of create.sh, push.sh and run.sh. --workdir must be gs://BUCKET/FOLDER: a new slice
-#   has empty disks, and the run goes on from the last checkpoint it finds in the bucket.
+#   has empty disks, and the run goes on from the last checkpoint it finds in the bucket. The hosts of TYPE must form
+#   one run: distributed.coordinator=auto and distributed.processes are set.
 #
 # It watches from this computer, so leave it running, in tmux for instance; stopped and started again, it joins the run.
 # A slice in state SUSPENDED or FAILED is deleted and asked for again; one that is ACTIVE is never deleted. A run that
@@ -36,7 +37,7 @@ for flag in ${create_flags[@]+"${create_flags[@]}"}; do create_words+=(--create-
 
 create() { bash "$here/create.sh" "${base[@]}" "${create_words[@]}"; }
 push() { bash "$here/push.sh" "${base[@]}" ${secrets:+--secrets "$secrets"}; }
-run() { bash "$here/run.sh" "${base[@]}" --wait -- "${run_words[@]}"; }
+run() { bash "$here/run.sh" "${base[@]}" --type "$type" --wait -- "${run_words[@]}"; }
 delete() { bash "$here/delete.sh" "${base[@]}"; }
 is_running() {  # every worker is in the middle of a run
   local states

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Starts a training run on all workers of a TPU slice; it goes on when this computer is switched off.
 #
-#   bash launch/pod/run.sh --name NAME --zone ZONE [--project ID] [--wait] [--dry-run] -- STAGE ARGUMENTS
+#   bash launch/pod/run.sh --name NAME --zone ZONE [--type TYPE] [--project ID] [--wait] [--dry-run]
+#                          -- STAGE ARGUMENTS
 #
+#   --type TYPE  as for create.sh: its hosts must then form one run, or it is an error (sets distributed.coordinator=auto
+#                and distributed.processes); needed where the config does not say how many there are
 #   STAGE      sft, rm, grpo or evaluate
 #   ARGUMENTS  --config FILE.py[:VARIANT] --workdir DIR [--config.KEY=VALUE ...], as on a laptop
 #              DIR is gs://BUCKET/FOLDER (every worker and the next slice can read it) or a folder on the workers' own
@@ -20,9 +23,14 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/command_line.sh"
 
-parse_arguments "name zone project --" "wait" "$@"
+parse_arguments "name zone type project --" "wait" "$@"
 require name zone
 check_training
+if [ -n "$type" ]; then
+  tpu_type
+  [ "$hosts" = 1 ] || require_bucket "the hosts of $type do not see each other's disks"
+  form_of_hosts "$hosts"
+fi
 
 wait_for_run() {  # until no worker runs; the exit code says how it ended
   local states codes unreachable=0 failed=""

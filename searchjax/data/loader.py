@@ -1,5 +1,7 @@
 """Batches for training, through grain: mixed, packed, sharded by process, prefetched.  HOST.
 
+Every process makes the same global batches and hands out its own rows of them.
+
 `sft_batches` never ends and can be resumed at any batch; `rollout_batches` walks once over the
 rollouts of one step. Both hand out NumPy arrays of fixed shapes. Nothing is dropped unseen: what
 is too long is counted on the stream, and a last batch that is not full is filled with invalid rows.
@@ -106,8 +108,9 @@ def sft_batches(
     length: positions of a row.
     seed: of the shuffles; every pass over a source is shuffled anew.
     pad_id: id written where no segment stands.
-    process_index: this process; it gets rows / process_count rows of examples no other gets.
-    process_count: processes that share the stream.
+    process_index: this process; of every batch it gets its own block of rows / process_count rows.
+    process_count: processes that share the batches. Every one packs them all, so that batches and
+      positions do not depend on how many there are.
     prefetch: batches prepared ahead by a thread; 0 prepares none.
 
   Returns:
@@ -140,13 +143,18 @@ def sft_batches(
     source = grain.MapDataset.source(fitting).seed(seed * 1009 + number)
     sources.append(source.shuffle().repeat())
     shares.append(float(weights[name]))
-  mixed = grain.MapDataset.mix(sources, shares)[process_index::process_count]
+  mixed = grain.MapDataset.mix(sources, shares)
   stream = grain.experimental.FirstFitPackIterDataset(
     mixed.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)),
     length_struct={"tokens": length, "loss_mask": length},
-    num_packing_bins=max(4 * local_rows, 16), shuffle_bins=False, seed=seed,
+    num_packing_bins=max(4 * rows, 16), shuffle_bins=False, seed=seed,
   )
-  stream = stream.map(_Pad(pad_id)).batch(local_rows, drop_remainder=True)
+  start = process_index * local_rows
+  stream = stream.map(_Pad(pad_id)).batch(rows, drop_remainder=True)
+  if process_count > 1:
+    stream = stream.map(
+      lambda batch: {name: array[start : start + local_rows] for name, array in batch.items()}
+    )
   return BatchStream(iter(_prefetched(stream, prefetch)), dropped=dropped)
 
 
@@ -158,7 +166,6 @@ def rollout_batches(
   pad_id: int = 0,
   process_index: int = 0,
   process_count: int = 1,
-  least_batches: Mapping[int, int] | None = None,
   prefetch: int = 2,
 ) -> BatchStream:
   """The rollouts of one step as right-padded rows, in buckets of length.
@@ -167,15 +174,12 @@ def rollout_batches(
     records: {"tokens", "mask", "logp", "advantage", "valid"} each, in rollout order; mask is True
       on tokens the policy generated, logp their log-probabilities at sampling (0 elsewhere). Where
       all have them, also "experts" [n L X], recorded for the first n tokens, and "logp_engine", as
-      logp but computed again by the engine. The records are this process's share if process_count
-      is 1, else the global list.
+      logp but computed again by the engine. Every process gives the same list.
     rows: rows of the global batch.
     lengths: bucket lengths; a record goes to the shortest that holds it.
     pad_id: id written after a row's end.
     process_index: this process; of every global batch it gets its own block of rows.
     process_count: processes that share the batches.
-    least_batches: by bucket length, batches to hand out at least, filled with invalid rows, so that
-      processes with rollouts of their own run the same number of steps.
     prefetch: batches prepared ahead by a thread; 0 prepares none.
 
   Returns:
@@ -206,7 +210,7 @@ def rollout_batches(
   plans: list[tuple[int, list[int]]] = []
   padded_rows = 0
   for length, numbers in buckets.items():
-    wanted = max(-(-len(numbers) // rows), (least_batches or {}).get(length, 0))
+    wanted = -(-len(numbers) // rows)
     padded_rows += wanted * rows - len(numbers)
     for batch in range(wanted):
       chosen = numbers[batch * rows:(batch + 1) * rows]

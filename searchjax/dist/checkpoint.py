@@ -29,6 +29,8 @@ import orbax.checkpoint as ocp
 import tensorstore
 from jax.experimental import multihost_utils
 
+from searchjax.dist.distributed import from_first
+from searchjax.dist.storage import as_folder, is_remote, key_value_store
 
 CAUSE_LENGTH = 160  # Characters of a library's message that are shown.
 # Where a block lies: start and stop along every axis.
@@ -36,7 +38,7 @@ Box = tuple[slice, ...]
 
 
 def save(
-  directory: str | pathlib.Path, step: int, tree: Any, meta: dict[str, Any], keep: int
+  directory: str | os.PathLike, step: int, tree: Any, meta: dict[str, Any], keep: int
 ) -> None:
   """Writes one checkpoint and removes the oldest ones; returns when it is complete on disk.
 
@@ -50,20 +52,54 @@ def save(
   Raises:
     ValueError: `step` is already saved, or `keep` is not positive.
   """
-  if keep < 1:
-    raise ValueError(f"checkpoints to keep: expected 1 or more, got {keep}")
-  with _manager(directory, keep=keep) as manager:
-    if step in manager.all_steps():
+  with Saver(directory, keep=keep) as saver:
+    saver.save(step, tree, meta)
+
+
+class Saver:
+  """Writes a run's checkpoints while it goes on.  A context manager, held open for the run.
+
+  `save` returns when the arrays have been copied, so that the next step may donate them; files are
+  written in the background. The next save, and leaving, wait for that and raise what went wrong.
+  """
+
+  def __init__(self, directory: str | os.PathLike, keep: int):
+    """Args as for the function `save`."""
+    if keep < 1:
+      raise ValueError(f"checkpoints to keep: expected 1 or more, got {keep}")
+    self._directory, self._keep = directory, keep
+    self._manager: ocp.CheckpointManager | None = None
+
+  def __enter__(self) -> "Saver":
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    # After a failure the other processes may never come to finish a save together.
+    if kind is None or jax.process_count() == 1:
+      self.close()
+
+  def save(self, step: int, tree: Any, meta: dict[str, Any]) -> None:
+    """Begins to write one checkpoint, as the function `save` does; every process calls it."""
+    if self._manager is None:
+      self._manager = _manager(self._directory, keep=self._keep)
+    if step in self._manager.all_steps():
       raise ValueError(
-        f"step {step} is already saved in {directory}; resume after it or give another folder"
+        f"step {step} is already saved in {self._directory}; resume after it or give another "
+        f"folder"
       )
     items = ocp.args.Composite(tree=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
-    manager.save(step, args=items)
-    manager.wait_until_finished()
+    self._manager.save(step, args=items)
+
+  def close(self) -> None:
+    """Waits until everything is on disk."""
+    if self._manager is not None:
+      manager, self._manager = self._manager, None
+      manager.wait_until_finished()
+      manager.close()
 
 
 def restore(
-  directory: str | pathlib.Path, template: Any, step: int | None = None
+  directory: str | os.PathLike, template: Any, step: int | None = None
 ) -> tuple[Any, dict[str, Any]]:
   """Reads one checkpoint.
 
@@ -90,7 +126,7 @@ def restore(
 
 
 def save_blocks(
-  directory: str | pathlib.Path,
+  directory: str | os.PathLike,
   step: int,
   template: Any,
   read: Callable[[str, Box], np.ndarray],
@@ -115,6 +151,11 @@ def save_blocks(
   Raises:
     ValueError: `directory` is there already.
   """
+  if is_remote(directory):
+    raise ValueError(
+      f"a checkpoint is written block by block into a local folder, got {directory}; give one, and "
+      f"copy it: gcloud storage cp -r FOLDER {directory}"
+    )
   directory = pathlib.Path(directory).absolute()
   if directory.exists():
     raise ValueError(f"{directory} is there already; remove it or give another folder")
@@ -156,7 +197,7 @@ def save_blocks(
 
 
 def saved_shapes(
-  directory: str | pathlib.Path, step: int | None = None
+  directory: str | os.PathLike, step: int | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Shape and dtype of every array of a checkpoint, by dotted name.
 
@@ -172,7 +213,7 @@ def saved_shapes(
 
 
 def saved_blocks(
-  directory: str | pathlib.Path, step: int | None = None
+  directory: str | os.PathLike, step: int | None = None
 ) -> Iterator[tuple[str, Box, np.ndarray]]:
   """Reads every array of a checkpoint once, in the blocks it was written in.
 
@@ -186,7 +227,7 @@ def saved_blocks(
   """
   shapes = saved_shapes(directory, step)
   wanted = latest_step(directory) if step is None else step
-  folder = pathlib.Path(directory).absolute() / str(wanted) / "tree"
+  folder = as_folder(directory) / str(wanted) / "tree"
   for name, leaf in shapes.items():
     with _naming_damage(directory, wanted):
       store = tensorstore.open(_stored_at(folder, name), open=True).result()
@@ -196,7 +237,7 @@ def saved_blocks(
       yield name, box, values
 
 
-def read_meta(directory: str | pathlib.Path, step: int | None = None) -> dict[str, Any]:
+def read_meta(directory: str | os.PathLike, step: int | None = None) -> dict[str, Any]:
   """Reads only the JSON record, e.g. to learn a model's config before making its template.
 
   Raises:
@@ -207,30 +248,30 @@ def read_meta(directory: str | pathlib.Path, step: int | None = None) -> dict[st
     return manager.restore(wanted, args=items)["meta"]
 
 
-def latest_step(directory: str | pathlib.Path) -> int | None:
-  """The newest complete checkpoint's step; None where there is none."""
-  if not pathlib.Path(directory).is_dir():
-    return None
-  with _manager(directory) as manager:
-    return manager.latest_step()
+def latest_step(directory: str | os.PathLike) -> int | None:
+  """The newest complete checkpoint's step; None where there is none.
+
+  Of several processes the first looks and tells the others, which call this too: what each would
+  find by itself depends on when it looks (FAULTS Y6).
+  """
+  steps = lambda: max(ocp.utils.checkpoint_steps(as_folder(directory)), default=None)
+  return from_first(steps)
 
 
-def _manager(directory: str | pathlib.Path, keep: int | None = None) -> ocp.CheckpointManager:
+def _manager(directory: str | os.PathLike, keep: int | None = None) -> ocp.CheckpointManager:
   options = ocp.CheckpointManagerOptions(
-    max_to_keep=keep, create=keep is not None, enable_async_checkpointing=False
+    max_to_keep=keep, create=keep is not None, enable_async_checkpointing=keep is not None
   )
   handlers = {"tree": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-  return ocp.CheckpointManager(
-    pathlib.Path(directory).absolute(), options=options, item_handlers=handlers
-  )
+  return ocp.CheckpointManager(as_folder(directory), options=options, item_handlers=handlers)
 
 
 @contextlib.contextmanager
 def _open_step(
-  directory: str | pathlib.Path, step: int | None
+  directory: str | os.PathLike, step: int | None
 ) -> Iterator[tuple[ocp.CheckpointManager, int]]:
   wanted = latest_step(directory) if step is None else step
-  if wanted is None or not pathlib.Path(directory).is_dir():
+  if wanted is None or not as_folder(directory).is_dir():
     raise ValueError(f"no complete checkpoint in {directory}; run the stage that writes it first")
   with _manager(directory) as manager:
     if wanted not in manager.all_steps():
@@ -241,7 +282,7 @@ def _open_step(
 
 
 @contextlib.contextmanager
-def _naming_damage(directory: str | pathlib.Path, step: int) -> Iterator[None]:
+def _naming_damage(directory: str | os.PathLike, step: int) -> Iterator[None]:
   """What Orbax and TensorStore raise at truncated or missing files becomes one line.
 
   Bad JSON and bad UTF-8 are ValueErrors.
@@ -255,13 +296,13 @@ def _naming_damage(directory: str | pathlib.Path, step: int) -> Iterator[None]:
       cause = cause[:CAUSE_LENGTH] + "…"
     raise ValueError(
       f"checkpoint {directory} step {step} is damaged ({cause}); "
-      f"delete {pathlib.Path(directory) / str(step)} and run the stage again"
+      f"delete {directory}/{step} and run the stage again"
     ) from error
 
 
-def _saved_tree(manager: ocp.CheckpointManager, directory: str | pathlib.Path, step: int) -> Any:
+def _saved_tree(manager: ocp.CheckpointManager, directory: str | os.PathLike, step: int) -> Any:
   """Shapes and dtypes as the checkpoint has them."""
-  folder = pathlib.Path(directory).absolute() / str(step) / "tree"
+  folder = as_folder(directory) / str(step) / "tree"
   with _naming_damage(directory, step):
     if folder.is_dir():
       # One at a time: an array that does not open stops Orbax amid its threads, which complain.
@@ -345,22 +386,23 @@ def _replace_arrays(
     tensorstore.open(spec, create=True).result()
 
 
-def _stored_at(folder: pathlib.Path, name: str) -> dict[str, Any]:
+def _stored_at(folder: Any, name: str) -> dict[str, Any]:
   """TensorStore's spec of one array of a checkpoint's `tree` folder."""
   record = json.loads((folder / "_METADATA").read_text(encoding="utf-8"))
-  kvstore: dict[str, Any] = {"driver": "file", "path": f"{folder}/{name}/"}
-  if (folder / "manifest.ocdbt").is_file():
-    kvstore = {"driver": "ocdbt", "base": f"file://{folder}/", "path": f"{name}/"}
+  kvstore = key_value_store(folder / name)
+  if (folder / "manifest.ocdbt").exists():
+    kvstore = {"driver": "ocdbt", "base": key_value_store(folder), "path": f"{name}/"}
   return {"driver": "zarr3" if record.get("use_zarr3") else "zarr", "kvstore": kvstore}
 
 
 def _as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
-  sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  sharding = getattr(leaf, "sharding", None) or here
   sharding.shard_shape(np.shape(leaf))  # A mesh that does not divide it is no damage: said here.
   return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding)
 
 
-def _check_fits(saved: Any, template: Any, directory: str | pathlib.Path) -> None:
+def _check_fits(saved: Any, template: Any, directory: str | os.PathLike) -> None:
   def describe(leaf: Any) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
 

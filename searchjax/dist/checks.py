@@ -19,13 +19,16 @@ LEAST = {
   "mesh.fsdp": 0, "mesh.expert": 1, "mesh.context": 1, "model.full_attention_interval": 1,
   "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
   "data.rubric_share": 0.0, "invalid_share": 0.0, "advantage.eps": 0.0,
+  "distributed.processes": 1, "distributed.process": -1, "profile.first_step": 0,
+  "profile.steps": 0,
 }
 LARGEST_SEED = 2**31 - 1
 MOST = {
   "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
 }
 ABOVE_ZERO = ("temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm",
-              "search.timeout_s")
+              "search.timeout_s", "distributed.form_limit_s", "distributed.silence_limit_s",
+              "distributed.stall_limit_s")
 _PENALTIES = ("anchored", "unconditional", "off")
 CHOICES = {
   "reward.tool_penalty": _PENALTIES,

@@ -3,7 +3,9 @@
 A mesh has the axes of `dist.sharding`: rows of a batch are divided over fsdp and expert, the
 sequence over context. On a laptop the devices are virtual
 (XLA_FLAGS=--xla_force_host_platform_device_count=2), one a core. With several processes each puts
-its own part; context comes last, so that a row's stretches lie within one process.
+what its own devices hold; context comes last, so that a row's stretches lie within one process.
+Sampling and training share one mesh: nothing is moved between devices of different processes by
+hand (FAULTS Y7).
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from searchjax.dist.sharding import MESH_AXES, ROWS
@@ -58,28 +60,48 @@ def place(tree: Any, mesh: Mesh, specs: Any = PartitionSpec()) -> Any:
     sharding = NamedSharding(mesh, spec)
     if jax.process_count() == 1:
       return jax.device_put(array, sharding)
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+      # It lies over all processes already: every one moves it, in one program.
+      return jax.device_put(array, sharding)
     whole = np.asarray(array)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
   return jax.tree.map(one, tree, specs)
 
 
-def place_rows(batch: Any, mesh: Mesh) -> Any:
-  """A batch with its leading axis divided over the mesh; each process gives its own rows.
+def place_rows(batch: Any, mesh: Mesh, *, whole: bool = False) -> Any:
+  """A batch with its leading axis divided over the mesh.
+
+  Args:
+    whole: every process gives all rows, and keeps those of its devices; else its own rows, the
+      first process the first ones.
 
   Raises:
     ValueError: the rows do not divide by the devices.
   """
   parts = mesh.shape["fsdp"] * mesh.shape["expert"]
+  processes = 1 if whole else jax.process_count()
   for name, array in batch.items():
-    rows = array.shape[0] * jax.process_count()
+    rows = array.shape[0] * processes
     if rows % parts:
       raise ValueError(
         f"{name} has {rows} rows, not a multiple of the {parts} that the mesh divides them into; "
         f"change the config's rows or its mesh"
       )
   sharding = NamedSharding(mesh, ROWS)
-  return {
-    name: jax.make_array_from_process_local_data(sharding, np.asarray(array))
-    for name, array in batch.items()
-  }
+
+  def one(array):
+    array = np.asarray(array)
+    shape = (array.shape[0] * processes, *array.shape[1:])
+    if whole and jax.process_count() > 1:
+      return jax.make_array_from_callback(shape, sharding, lambda index: array[index])
+    return jax.make_array_from_process_local_data(sharding, array, shape)
+
+  return {name: one(array) for name, array in batch.items()}
+
+
+def fetch(array: jax.Array) -> np.ndarray:
+  """The whole array on every process; a collective where it lies over several."""
+  if array.is_fully_addressable or array.is_fully_replicated:
+    return np.asarray(array)
+  return np.asarray(multihost_utils.process_allgather(array, tiled=True))

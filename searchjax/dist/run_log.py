@@ -27,7 +27,9 @@ import rich.text
 import tensorboardX
 
 from searchjax.dist import settings
+from searchjax.dist.distributed import Run
 from searchjax.dist.metrics import METRICS, alarms
+from searchjax.dist.storage import Mirror, as_folder, is_remote, local_part
 
 # What the progress line shows, the first few that a step has.
 HEADLINE = (
@@ -46,6 +48,8 @@ HEADLINE = (
 )
 HEADLINE_COUNT = 5
 STAGE_LEVELS = 4
+# Sections of a config that do not tell one run from another: it may go on elsewhere.
+HOW_IT_RUNS = ("distributed", "profile")
 PLAIN_LINES = 25  # Lines of progress a run prints where there is no terminal.
 WIDE_TERMINAL = 100  # Columns from which the bar is long.
 LONG_BAR, SHORT_BAR = 24, 10
@@ -67,6 +71,7 @@ class RunLog:
     total_steps: int,
     resume_step: int = 0,
     title: str | None = None,
+    mirror: Mirror | None = None,
   ):
     """Opens a new run folder, or the same run's again.
 
@@ -77,6 +82,7 @@ class RunLog:
       resume_step: the first step still to be run.  Lines of this step and later ones, and a
         half-written last line, are dropped from metrics.jsonl; 0 starts anew.
       title: what progress calls the run; None takes the folder's name.
+      mirror: copies the folder to a bucket, when `sync` is called and at the end.
 
     Raises:
       ValueError: the folder holds another run (the differing keys are named), or files but no
@@ -105,6 +111,8 @@ class RunLog:
     if resume_step:
       _say_done(self._title, resume_step, total_steps, self.workdir)
     self._bar = _start_bar(self._console, self._title, total_steps, resume_step)
+    self._mirror = mirror
+    self.sync()
 
   def __enter__(self) -> "RunLog":
     return self
@@ -144,6 +152,11 @@ class RunLog:
     write_jsonl(path, records)
     return path
 
+  def sync(self) -> None:
+    """Brings the copy in a bucket up to date; nothing for a local work folder."""
+    if self._mirror is not None:
+      self._mirror.send()
+
   def close(self) -> None:
     """Flushes and closes every file; may be called twice."""
     if self._bar is not None:
@@ -151,6 +164,7 @@ class RunLog:
       self._bar = None
     self._metrics.close()
     self._tensorboard.close()
+    self.sync()
 
   def _show(self, step: int, numbers: Mapping[str, float]) -> None:
     for text in alarms(numbers):
@@ -176,8 +190,45 @@ class RunLog:
       print(f"{self._title} {step + 1}/{self._total_steps}  {text}  ({clock})", flush=True)
 
 
+class SilentLog:
+  """What a process that is not the first has for a RunLog: it writes nothing."""
+
+  def __enter__(self) -> "SilentLog":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    pass
+
+  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """As RunLog's."""
+
+  def rollouts(self, step: int, records: Iterable[Mapping[str, Any]]) -> None:
+    """As RunLog's."""
+
+  def sync(self) -> None:
+    """As RunLog's."""
+
+
+def open_log(
+  workdir: str | os.PathLike, config: Any, run: Run, **settings: Any
+) -> RunLog | SilentLog:
+  """The log of this process: a run folder is written once, by the first.
+
+  Args:
+    workdir: in a bucket too; the files then lie below distributed.local_folder, and are copied.
+    settings: of RunLog.
+  """
+  if not run.first:
+    return SilentLog()
+  if not is_remote(workdir):
+    return RunLog(workdir, config, **settings)
+  mirror = Mirror(local_part(workdir, config["distributed"]["local_folder"]), as_folder(workdir))
+  mirror.fetch("config.json", "metrics.jsonl")
+  return RunLog(mirror.local, config, mirror=mirror, **settings)
+
+
 def is_finished(
-  workdir: str | pathlib.Path, config: Any, *, done: int | None, total_steps: int, title: str
+  workdir: str | os.PathLike, config: Any, *, done: int | None, total_steps: int, title: str
 ) -> bool:
   """Whether a run has nothing left to do; one line says so then.  Nothing is written.
 
@@ -191,13 +242,13 @@ def is_finished(
   Raises:
     ValueError: the folder is another run's; the differing keys are named.
   """
-  if not _is_same_run(pathlib.Path(workdir), config) or done != total_steps:
+  if not _is_same_run(as_folder(workdir), config) or done != total_steps:
     return False
   _say_done(title, done, total_steps, workdir)
   return True
 
 
-def find_stage(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
+def find_stage(workdir: str | os.PathLike, name: str) -> os.PathLike:
   """Finds another stage's folder: beside the run's own, or beside one of its parents.
 
   `W/rm` and `W/ablation/anchored/seed_0` both find `W/sft`, so no config holds a path.
@@ -209,7 +260,7 @@ def find_stage(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
   Raises:
     ValueError: there is none up to four levels up.
   """
-  here = pathlib.Path(workdir).absolute()
+  here = as_folder(workdir)
   for parent in list(here.parents)[:STAGE_LEVELS]:
     if (parent / name / "config.json").is_file():
       return parent / name
@@ -303,7 +354,7 @@ def _claim_workdir(workdir: pathlib.Path, config: Any) -> Claim | None:
   return claim
 
 
-def _is_same_run(workdir: pathlib.Path, config: Any) -> bool:
+def _is_same_run(workdir: os.PathLike, config: Any) -> bool:
   """False where there is no config.json; raises where it is another run's."""
   path = workdir / "config.json"
   if not path.is_file():
@@ -318,7 +369,10 @@ def _is_same_run(workdir: pathlib.Path, config: Any) -> bool:
     raise ValueError(
       f"{path} holds a {type(record).__name__}, expected an object; give another --workdir"
     )
-  there, here = settings.flatten(record), settings.flatten(as_record(config))
+  there, here = (
+    {k: v for k, v in settings.flatten(c).items() if k.partition(".")[0] not in HOW_IT_RUNS}
+    for c in (record, as_record(config))
+  )
   differing = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
   if differing:
     shown = ", ".join(f"{k} (there {there.get(k)!r}, here {here.get(k)!r})" for k in differing[:3])
@@ -368,7 +422,7 @@ def _plain(value: Any) -> Any:
   raise TypeError(f"cannot write a {type(value).__name__} as JSON")
 
 
-def _say_done(title: str, done: int, total: int, workdir: str | pathlib.Path) -> None:
+def _say_done(title: str, done: int, total: int, workdir: str | os.PathLike) -> None:
   print(f"{title}: {done} of {total} steps done already ({workdir})", flush=True)
 
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import ml_collections
 
+from searchjax.dist.storage import SCHEME, as_folder, is_remote
+
 EXIT_BAD_INPUT = 2
 # What a file system refuses; every other OSError is a fault of the program.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -76,7 +78,7 @@ def run_main(
 
   Args:
     main: called as `main(config, workdir)`, or `main(workdir)` where `needs_config` is False;
-      workdir is a `pathlib.Path`, not made here.
+      workdir is a `pathlib.Path`, not made here, or an `epath.Path` where it is gs://….
     description: one sentence for `--help`.
     argv: the arguments; None reads `sys.argv`.
     needs_config: whether the entry point takes `--config FILE` and overrides.
@@ -123,6 +125,15 @@ def fail(message: str) -> None:
   raise SystemExit(EXIT_BAD_INPUT)
 
 
+def exit_code(error: BaseException) -> int:
+  """What `run_main` ends with where `main` raises this."""
+  if isinstance(error, KeyboardInterrupt):
+    return EXIT_INTERRUPTED
+  ours = isinstance(error, ValueError) and is_ours(error, None)
+  lacks_key = isinstance(error, AttributeError | KeyError) and _missing_key(error) is not None
+  return EXIT_BAD_INPUT if ours or lacks_key else 1
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
   """Says which known name is closest: `; nearest: "a.b"`, or the first few where none is close."""
   close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -142,9 +153,13 @@ class OneLineParser(argparse.ArgumentParser):
     fail(f"{message} (--help shows the arguments)")
 
 
-def _read_workdir(text: str) -> pathlib.Path:
+def _read_workdir(text: str) -> os.PathLike:
   if not text.strip():
     raise ValueError("--workdir is empty; give a folder")
+  if is_remote(text):
+    if not text.removeprefix(SCHEME).partition("/")[2]:
+      raise ValueError(f"--workdir must be gs://BUCKET/FOLDER, got {text}")
+    return as_folder(text)
   workdir = pathlib.Path(text)
   try:
     if workdir.exists() and not workdir.is_dir():
@@ -164,7 +179,7 @@ def _read_workdir(text: str) -> pathlib.Path:
 def _run_with_config(
   main: Callable[..., None],
   config: ml_collections.FrozenConfigDict,
-  workdir: pathlib.Path,
+  workdir: os.PathLike,
   config_path: str,
 ) -> None:
   try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from searchjax.data.chat import ChatFormat
 from searchjax.data.pairs import Pair, encode_pair
-from searchjax.dist.mesh import place_rows
+from searchjax.dist.mesh import fetch, place_rows
 from searchjax.model import forward, heads
 from searchjax.model.config import ModelConfig
 from searchjax.model.parallel import LOCAL, Division, Parallel, make_row_function
@@ -112,7 +112,7 @@ class PreferenceScorer:
       range(0, len(new), self._rows),
       strict=True,
     ):
-      p = np.asarray(self._probability(self._params, place_rows(batch, self._mesh)))
+      p = fetch(self._probability(self._params, place_rows(batch, self._mesh, whole=True)))
       self._known.update(
         {key: float(p[i]) for i, key in enumerate(new[start : start + self._rows])}
       )

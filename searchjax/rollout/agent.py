@@ -19,7 +19,7 @@ from searchjax.model.parallel import Division, divide, make_whole
 from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
-from searchjax.rollout.group import collect_groups
+from searchjax.rollout.group import collect_groups, process_lanes
 from searchjax.search.server import start_server
 from searchjax.search.tool import SEARCH_WEB, SearchTool
 
@@ -80,8 +80,11 @@ def open_agent(
     tool.check()
     settings = dict(config.engine)
     settings.pop("layout", None)
+    division = engine_division(config, model)
+    if division is None:
+      settings["lanes"] = process_lanes(settings["lanes"])
     engine = EngineGroup(
-      model, devices=jax.local_devices(), division=engine_division(config, model),
+      model, devices=jax.local_devices(), division=division,
       length=limits.tokens, stop_ids=chat.stop_ids, record_routing=record_routing, **settings,
     )
     yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)

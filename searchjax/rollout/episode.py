@@ -15,6 +15,13 @@ from searchjax.data.chat import ChatFormat, ToolCall
 from searchjax.search.tool import BUDGET_USED_UP, ToolOutcome, model_failure
 
 
+# What came of an episode, beyond its tokens, mask and log-probs.
+OUTCOME = (
+  "turns", "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "finished",
+  "stop", "final_answer", "final_length",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
   """Attributes:
@@ -117,6 +124,21 @@ class Episode:
     self.mask += [False] * len(delta)
     self.logps += [0.0] * len(delta)
     return delta
+
+  def outcome(self) -> dict[str, Any]:
+    """What came of it, for another process's copy of this episode."""
+    return {name: getattr(self, name) for name in OUTCOME} | {
+      "tokens": np.array(self.tokens, np.int32), "mask": np.array(self.mask, bool),
+      "logps": np.array(self.logps, np.float64), "routing": self.routing,
+    }
+
+  def take_outcome(self, outcome: dict[str, Any]) -> None:
+    """Ends as the same episode did on another process."""
+    for name in OUTCOME:
+      setattr(self, name, outcome[name])
+    for name in ("tokens", "mask", "logps"):
+      setattr(self, name, outcome[name].tolist())
+    self.routing = list(outcome["routing"])
 
   @property
   def valid(self) -> bool:

@@ -1,19 +1,26 @@
 """Groups of rollouts: sampling keys, collection, arrays for the reward.  HOST.
 
+Where there are several processes, each runs its share of the conversations on its own devices and
+tells the others what came of them, so that groups, rewards and batches are whole, and the same, on
+every process.
+
 Letters  Q questions, G rollouts per question.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import flax.serialization
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from searchjax.data.chat import ChatFormat
 from searchjax.data.demonstrations import budget_statement
-from searchjax.rollout.engine import EngineGroup
+from searchjax.dist.distributed import exchange, exchange_json
+from searchjax.rollout.engine import EngineCounts, EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 
 # Independent streams of one seed.
@@ -81,8 +88,72 @@ def collect_groups(
     ]
     for q, question in enumerate(questions)
   ]
-  engine.run(params, [e for group in groups for e in group], temperature=temperature)
+  run_shared(engine, params, [e for group in groups for e in group], temperature=temperature)
   return groups
+
+
+@runtime_checkable
+class Shared(Protocol):
+  """A Conversation (see `rollout.engine`) whose end can be told to another process."""
+
+  def outcome(self) -> dict[str, Any]:
+    """What came of it: numbers, strings, arrays, and lists and dicts of these."""
+
+  def take_outcome(self, outcome: dict[str, Any]) -> None:
+    """Ends as the same conversation did on another process."""
+
+
+def run_shared(
+  engine: EngineGroup, params, conversations: Sequence[Shared], *, temperature: float
+) -> None:
+  """`EngineGroup.run`, shared by the processes; a collective where there are several.
+
+  A conversation runs on the device it would run on if all devices were one process's, so its
+  numbers are the same.
+
+  Raises:
+    ValueError: an engine divided over a mesh, and several processes.
+  """
+  count, here = jax.process_count(), jax.process_index()
+  if count == 1:
+    engine.run(params, conversations, temperature=temperature)
+    return
+  if getattr(engine.engines[0], "division", None) is not None:
+    raise ValueError(
+      "an engine that is divided over a mesh runs in one process only; with several, the policy "
+      "must fit a device (mesh.layout=replicated or a smaller model)"
+    )
+  n = len(engine.engines)
+  own = {i for i in range(len(conversations)) if i % (n * count) // n == here}
+  engine.run(params, [conversations[i] for i in sorted(own)], temperature=temperature)
+  told = flax.serialization.msgpack_serialize({str(i): conversations[i].outcome() for i in own})
+  for part in exchange(told):
+    for i, outcome in flax.serialization.msgpack_restore(part).items():
+      if int(i) not in own:
+        conversations[int(i)].take_outcome(outcome)
+
+
+def process_lanes(lanes: int) -> int:
+  """This process's part of a run's lanes.
+
+  Raises:
+    ValueError: they do not divide by the processes.
+  """
+  if lanes % jax.process_count():
+    raise ValueError(
+      f"engine.lanes must be a multiple of the {jax.process_count()} processes, got {lanes}"
+    )
+  return lanes // jax.process_count()
+
+
+def take_counts(engine: EngineGroup) -> EngineCounts:
+  """`EngineGroup.take_counts` over all processes; a collective where there are several."""
+  counts = engine.take_counts()
+  if jax.process_count() == 1:
+    return counts
+  of = exchange_json(dataclasses.asdict(counts))
+  total = {name: sum(c[name] for c in of) for name in of[0]}
+  return EngineCounts(**total | {"seconds": max(c["seconds"] for c in of)})
 
 
 def prompt_messages(text: str, budget: int | None) -> list[dict]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from searchjax.rollout.engine import EngineGroup
+from searchjax.rollout.group import run_shared
 
 
 class Rescored:
@@ -62,6 +63,12 @@ class Rescored:
     self.logps += [0.0] * len(delta)
     return delta
 
+  def outcome(self) -> dict[str, Any]:
+    return {"logps": np.asarray(self.logps, np.float64)}
+
+  def take_outcome(self, outcome: dict[str, Any]) -> None:
+    self.logps, self.finished = outcome["logps"].tolist(), True
+
 
 def rescore(
   engine: EngineGroup, params, episodes: Sequence[Any], *, temperature: float
@@ -69,14 +76,14 @@ def rescore(
   """Log-probabilities of each episode's sampled tokens, by the engine's own steps.
 
   Args:
-    episodes: all those of one `EngineGroup.run`, in its order.
+    episodes: all those of one `run_shared`, in its order.
     temperature: as at sampling.
 
   Returns:
     float32 [tokens] per episode, 0 off its mask.
   """
   conversations = [Rescored(e) for e in episodes]
-  engine.run(params, conversations, temperature=temperature)
+  run_shared(engine, params, conversations, temperature=temperature)
   return [np.asarray(c.logps, np.float32) for c in conversations]
 
 
