@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 
 import jax
@@ -23,6 +24,7 @@ from searchjax.dist.run_log import (
   RunLog, as_record, find_stage, is_finished, write_json, write_jsonl,
 )
 from searchjax.dist.settings import run_main
+from searchjax.dist.storage import is_remote
 from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
@@ -39,8 +41,13 @@ POLICIES = ("base", "sft", "rl")
 SWEPT = ("sft", "rl")
 
 
-def main(config, workdir: pathlib.Path) -> None:
+def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  if is_remote(workdir):
+    raise ValueError(
+      f"an evaluation reads and writes local folders, got --workdir {workdir}; copy the run first: "
+      f"gcloud storage cp -r gs://BUCKET/FOLDER runs/"
+    )
   prices = load_prices(config.prices or None)
   passes = len(POLICIES) * len(MODES) + len(SWEPT) * len(config.budgets)
   inputs = evaluation_inputs(config, workdir, prices)
