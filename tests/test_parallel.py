@@ -108,7 +108,7 @@ def report(meshes):
       compare(stage, chosen, scan_layers=stage != "rm")
 
 
-def report_engine(meshes):
+def report_engine(meshes, layers):
   """One line a mesh: relative and largest difference of log-probs, other expert ids, tokens.
 
   Conversations of several turns, prompts of different lengths, more of them than lanes: sampled on
@@ -127,7 +127,7 @@ def report_engine(meshes):
   from searchjax.rollout.rescore import Rescored
 
   model = model_config(
-    "tiny", hidden_size=32, num_layers=6, full_attention_interval=3, num_query_heads=16,
+    "tiny", hidden_size=32, num_layers=layers, full_attention_interval=3, num_query_heads=16,
     num_kv_heads=2, head_size=8, rotary_dims=4, num_experts=16, experts_per_token=3, expert_size=16,
     shared_expert_size=16, vocab_size=64, real_vocab_size=61, delta_key_heads=8,
     delta_value_heads=16, delta_key_size=8, delta_value_size=8, chunk_length=8,
@@ -170,8 +170,7 @@ def lines(code):
   }
   done = subprocess.run(
     [sys.executable, "-c", f"import test_parallel; test_parallel.{code}"], env=environment,
-    cwd=pathlib.Path(__file__).parent,
-    capture_output=True, text=True, timeout=1800,
+    cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, timeout=1800,
   )
   assert done.returncode == 0, done.stderr[-3000:]
   return [line.split() for line in done.stdout.splitlines()]
@@ -192,10 +191,11 @@ def test_losses_and_gradients_do_not_depend_on_the_mesh(meshes):
 
 
 @pytest.mark.parametrize(
-  "meshes", [((2, 2, 2),), pytest.param(MESHES, marks=pytest.mark.slow)], ids=["one", "all"]
+  "meshes, layers", [(((2, 2, 2),), 3), pytest.param(MESHES, 6, marks=pytest.mark.slow)],
+  ids=["one", "all"],
 )
-def test_the_engines_logprobs_and_experts_do_not_depend_on_the_mesh(meshes):
-  rows = lines(f"report_engine({meshes!r})")
+def test_the_engines_logprobs_and_experts_do_not_depend_on_the_mesh(meshes, layers):
+  rows = lines(f"report_engine({meshes!r}, {layers})")
   assert len(rows) == len(meshes)
   for _, mesh, relative, largest, other_experts, tokens in rows:
     assert float(relative) <= 1e-5 and float(largest) <= 1e-4, f"{mesh}: {relative}, {largest}"
