@@ -46,8 +46,8 @@ class Program:
     arguments: positional; trees of `jax.ShapeDtypeStruct` with shardings on the given mesh.
     model_flops: what the model needs, a device and call: 6 · active parameters · tokens for a
       training step, 2 · for a forward pass; 0 where there is no such figure (a reshard).
-    least_hbm: bytes that a call must move in HBM however it is computed, a device (weights, caches);
-      0 where nothing is known.
+    least_hbm: bytes a device that a call must move in HBM however it is computed (weights,
+      caches); 0 where nothing is known.
     padded_flops: of the executed FLOPs, those spent on capacity or padding rows, a device and call.
     calls_per_step: how often the run calls it in one step; 0 for a program outside the steps.
     most_calls: how often a step calls it at most, where data decide; calls_per_step is then 0.
