@@ -226,7 +226,9 @@ class _Watch(threading.Thread):
 
   def progress(self, name: str) -> None:
     with self._lock:
-      self._at = (self._at[0] + 1, name)
+      self._at = at = (self._at[0] + 1, name)
+    for link in list(self._links.values()):
+      _send(link, {"at": at})
 
   def leave(self, error: str) -> None:
     """Says goodbye; with an error, that it was this process that ended the run.

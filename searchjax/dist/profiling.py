@@ -55,10 +55,10 @@ class Profile:
       return
     jax.profiler.stop_trace()
     self._folder.mkdir(parents=True, exist_ok=True)
-    for path in pathlib.Path(self._partial.name).glob(f"plugins/profile/{self._name}/*"):
-      # HOST.xplane.pb: a host may run several processes.
-      kind = path.name.split(".", path.name.count(".") - 1)[-1]
-      name = f"process_{jax.process_index():03d}.{kind}"
-      epath.Path(path).copy(self._folder / name, overwrite=True)
+    written = pathlib.Path(self._partial.name) / "plugins/profile" / self._name
+    for kind in ("xplane.pb", "trace.json.gz"):  # HOST.KIND; a host may run several processes.
+      for path in written.glob(f"*.{kind}"):
+        name = f"process_{jax.process_index():03d}.{kind}"
+        epath.Path(path).copy(self._folder / name, overwrite=True)
     self._partial.cleanup()
     self._partial = None
