@@ -9,7 +9,7 @@ Command    python -m searchjax.compile --config configs/grpo_397b.py --topology 
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
 Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096
-           tokens; not compiled yet)
+           tokens, bfloat16 moments, topology v6e:16x16)
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +33,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.tokenizer = "runs/397b/start"
   c.model = ConfigDict(dict(preset="qwen3.5-397b-a17b"))
   c.preference = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
-  c.mesh = ConfigDict(dict(fsdp=32, expert=8, context=1, layout="zero3"))
+  c.mesh = ConfigDict(dict(fsdp=16, expert=16, context=1, layout="zero3"))
   # A process a host of 4 chips; the run is refused unless so many come together.
   c.distributed = ConfigDict(
     dict(
@@ -44,7 +44,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
   c.compute = ConfigDict(
     dict(
-      moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
+      moe_dispatch="ragged", capacity_factor=1.2, moe_exchange="all_to_all",
+      exchange_factor=1.1, attention_implementation="splash",
       deltanet_implementation="pallas",
       moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
     )
@@ -78,7 +79,7 @@ def get_config(variant: str = "") -> ConfigDict:
   elif variant == "v6e":
     c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
     c.engine.feed_tokens = 256
-    c.compute.moe_dispatch = "capacity"
+    c.compute.moe_dispatch, c.moment_dtype = "gmm", "bfloat16"
   elif variant:
     raise ValueError(f'variant must be "8k", "v6e" or absent, got "{variant}"')
   return c

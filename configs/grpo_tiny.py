@@ -2,7 +2,7 @@
 
 Shows      accuracy rises while calls fall to what the questions need; both penalties fall.
 Hardware   two CPU cores, about 6 minutes.
-Expect     greedy held-out accuracy about .89 with 2.04 calls (a perfect agent makes 2.00).
+Expect     greedy held-out accuracy about .80 with 2.0 calls (a perfect agent makes 2.00).
 Command    python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
 Needs      the SFT and preference runs beside it (runs/tiny/sft, runs/tiny/rm).
 Variants   configs/grpo_tiny.py:smoke, :ablation (20 steps); ablations on the command line:

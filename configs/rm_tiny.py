@@ -2,7 +2,8 @@
 
 Shows      statements preferred to bare, verbose, wrong and foreign answers, in either order.
 Hardware   two CPU cores, about 2 minutes.
-Expect     held-out pair accuracy .88 to .94, swapped the same; the labels carry 10 % noise before the filter.
+Expect     held-out pair accuracy .88 to .94, swapped the same; the labels carry 10 % noise before
+           the filter.
 Command    python -m searchjax.train_rm --config configs/rm_tiny.py --workdir runs/tiny/rm
 Needs      the SFT run beside it (runs/tiny/sft).
 Variants   configs/rm_tiny.py:smoke

@@ -26,7 +26,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.init = "runs/397b/start"
   c.tokenizer = "runs/397b/start"
   c.model = ConfigDict(dict(preset="qwen3.5-397b-a17b"))
-  c.mesh = ConfigDict(dict(fsdp=32, expert=8, context=1, layout="zero3"))
+  c.mesh = ConfigDict(dict(fsdp=16, expert=16, context=1, layout="zero3"))
   # A process a host of 4 chips; the run is refused unless so many come together.
   c.distributed = ConfigDict(
     dict(
@@ -37,7 +37,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
   c.compute = ConfigDict(
     dict(
-      moe_dispatch="ragged", capacity_factor=1.25, attention_implementation="splash",
+      moe_dispatch="ragged", capacity_factor=1.2, moe_exchange="all_to_all",
+      exchange_factor=1.1, attention_implementation="splash",
       deltanet_implementation="pallas",
       moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
     )

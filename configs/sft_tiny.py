@@ -1,8 +1,8 @@
 """SFT warm-up of a 0.6M-parameter Qwen3.5-MoE on demonstrations of searching the atlas.
 
 Shows      a policy that searches, copies names from results and answers, but searches too much.
-Hardware   two CPU cores, about 8 minutes (572 s measured on busy ones).
-Expect     greedy held-out accuracy about .7 with twice the calls needed (.72, 4.45 of 2.00).
+Hardware   two CPU cores, about 11 minutes.
+Expect     greedy held-out accuracy about .6 with twice the calls needed (.64, 4.49 of 2.00).
 Command    python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
 """

@@ -73,6 +73,8 @@ def grpo_loss(
       "count": mask.sum(), "k1": kl["k1"] * mask.sum(), "k3": kl["k3"] * mask.sum(),
       "ratio_max": largest_ratio(logp, batch["logp"], mask),
       "overflow": parallel.over_context(routing.overflow.sum()),
+      "replayed": parallel.over_context(routing.replayed.sum()),
+      "disagree": parallel.over_context(routing.disagree.sum()),
     }
     return summed_balance_loss(model, routing, count, parallel) - total, sums
 
@@ -227,6 +229,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         "kl_k3": sum(float(s["k3"]) for s in sums) / tokens,
         "ratio_max": max((float(s["ratio_max"]) for s in sums), default=1.0),
         "expert_overflow": sum(int(s["overflow"]) for s in sums),
+        **router_disagreement(sums),
         "skipped_rows": len(records) - len(used),
         "prefill_tokens": counts.prefill_tokens,
         "decode_tokens": counts.decode_tokens,
@@ -242,6 +245,14 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         saver.save(step + 1, state, {"questions": stream.get_state()})
         log.sync()
   save_policy(workdir, config.steps, state.params, model)
+
+
+def router_disagreement(sums) -> dict[str, float]:
+  """Share of (token, layer) with recorded experts that live would be others; {} without records."""
+  replayed = sum(int(s["replayed"]) for s in sums)
+  if not replayed:
+    return {}
+  return {"router_disagree": sum(int(s["disagree"]) for s in sums) / replayed}
 
 
 def step_metrics(groups, parts) -> dict[str, float]:

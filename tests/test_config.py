@@ -10,7 +10,7 @@ from searchjax.model.config import PRESETS, model_config
   ("qwen3.5-122b-a10b", 12, 36),
   ("qwen3.5-35b-a3b", 10, 30),
   ("qwen3-30b-a3b", 48, 0),
-  ("tiny", 2, 2),
+  ("tiny", 1, 3),
 ])
 def test_layer_pattern_of_the_presets(name, attention, delta):
   config = model_config(name)

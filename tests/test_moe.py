@@ -260,3 +260,11 @@ def test_bad_fields_say_what_to_mend():
     config(moe_dispatch="x")
   with pytest.raises(ValueError, match="exchange_factor must be above 0"):
     config(capacity_factor=0.0)
+
+
+def test_R6_the_metric_is_a_share_of_the_records_and_absent_without_any():
+  from searchjax.train_grpo import router_disagreement
+
+  sums = [{"replayed": 30, "disagree": 3}, {"replayed": 10, "disagree": 1}]
+  assert router_disagreement(sums) == {"router_disagree": 0.1}
+  assert router_disagreement([{"replayed": 0, "disagree": 0}]) == {}

@@ -94,6 +94,16 @@ METRICS: dict[str, Metric] = _table(
     0.0,
   ),
   Metric(
+    "router_disagree",
+    "(token, layer) whose recorded experts are not the set chosen live / those with a record; "
+    "with mismatch=routing_replay",
+    "share",
+    "0 in float32; about 0.1 between two programs in bfloat16",
+    "grpo",
+    0.0,
+    1.0,
+  ),
+  Metric(
     "pair_accuracy",
     "training pairs with P̄ on the labelled side / pairs that are no tie",
     "share",
