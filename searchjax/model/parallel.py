@@ -4,8 +4,8 @@ Inside `jax.shard_map` over the mesh axes of `dist.sharding` a device holds its 
 (over fsdp and expert), its stretch of the sequence (over context) and its part of every weight.
 Weights are gathered where a layer uses them, one mesh axis at a time; their gradients are scattered
 by the transpose. Experts stay divided: an expert group's tokens are gathered, or sent where their
-experts are, and each device's part of the sum is brought back. Over context, heads are exchanged for
-the sequence (Ulysses, arXiv:2309.14509).
+experts are, and each device's part of the sum is brought back. Over context, heads are exchanged
+for the sequence (Ulysses, arXiv:2309.14509).
 
 Every device differentiates its own tokens' loss; a weight's gradient is the sum over all devices.
 `Parallel.reduce` adds what the transposes have not added yet.
