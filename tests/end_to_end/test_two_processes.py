@@ -96,7 +96,7 @@ def small_model():
   """Two layers, one of each kind: all of the time here is compilation."""
   config = settings.load_config(str(ROOT / "configs/sft_tiny.py"))
   section = dict(config.model) | {"num_layers": 2, "full_attention_interval": 2}
-  return config, new_model(section, load_chat(""), config.compute)
+  return config, new_model(section, load_chat(""), dict(config.compute))
 
 
 def untrained(folder):
