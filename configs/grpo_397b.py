@@ -2,9 +2,9 @@
 
 Shows      the whole recipe at scale: gated reward, anchored penalties, token-level ratios.
 Hardware   256 v5p chips (topology v5p:4x8x8, sold as v5p-512); 16,384 tokens a chip and batch.
-Expect     Compiled: the run holds at most 53.5 of 102.8 GB a chip; a step takes at least
-           31 seconds, 200 steps at least 450 chip-hours, rollouts not counted (derived from FLOPs
-           and bytes). Not run: the rollout engine is not divided over a mesh yet (README, Limits).
+Expect     Compiled: the run holds at most 52.4 of 102.8 GB a chip; a step takes at least
+           23 seconds, 200 steps at least 328 chip-hours, rollouts not counted (derived from FLOPs
+           and bytes). Not run: a divided engine takes one process yet (README, Limits).
 Command    python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
