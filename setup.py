@@ -51,7 +51,8 @@ ATLAS = [
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
 
 EXTRAS = {
-  "tpu": ["jax[tpu]>=0.10", "libtpu"],
+  # gcsfs: work folders in a bucket.
+  "tpu": ["jax[tpu]>=0.10", "libtpu", "gcsfs>=2025.3"],
   "atlas": ATLAS,
   "notebooks": NOTEBOOKS,
   "tensorboard": ["tensorboard>=2.18"],
