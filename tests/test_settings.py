@@ -266,7 +266,8 @@ def test_a_subprocess_leaves_with_code_2(tmp_path, plain_environment):
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (KeyError("x"), 1),
-                                             (RuntimeError("x"), 1), (ValueError("a library's"), 1)])
+                                             (RuntimeError("x"), 1), (ValueError("a library's"), 1),
+                                             (OSError(28, "disk full"), 2)])
 def test_an_error_has_the_exit_code_of_run_main(error, code):
   assert settings.exit_code(error) == code
 

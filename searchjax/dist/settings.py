@@ -131,7 +131,8 @@ def exit_code(error: BaseException) -> int:
     return EXIT_INTERRUPTED
   ours = isinstance(error, ValueError) and is_ours(error, None)
   lacks_key = isinstance(error, AttributeError | KeyError) and _missing_key(error) is not None
-  return EXIT_BAD_INPUT if ours or lacks_key else 1
+  refused = isinstance(error, OSError) and error.errno in REFUSALS
+  return EXIT_BAD_INPUT if ours or lacks_key or refused else 1
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
