@@ -23,7 +23,7 @@ def config(repository):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-  def stop(*_):
+  def stop(*_, **__):
     raise Evaluated
 
   monkeypatch.setattr(evaluate, "load_atlas", stop)

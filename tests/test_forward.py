@@ -21,7 +21,8 @@ SMALL = dict(
 
 # The second: as on a pod, with room for every assignment.
 VARIANTS = [
-  dict(num_layers=2), dict(scan_layers=True, moe_dispatch="capacity", capacity_factor=5.0),
+  dict(num_layers=2, full_attention_interval=2),
+  dict(scan_layers=True, moe_dispatch="capacity", capacity_factor=5.0),
 ]
 
 

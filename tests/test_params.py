@@ -74,7 +74,8 @@ def test_G3_every_norm_starts_with_scale_one(zero_centred, block):
 
 def test_initial_values():
   config = model_config(
-    "tiny", hidden_size=16, num_layers=2, vocab_size=101, real_vocab_size=101, delta_value_heads=30
+    "tiny", hidden_size=16, num_layers=2, full_attention_interval=2, vocab_size=101,
+    real_vocab_size=101, delta_value_heads=30,
   )
   params = jax.jit(lambda key: init_params(key, config))(jax.random.key(0))
   assert np.all(params["attention"]["norm"] == 0.0) and np.all(params["delta"]["out_norm"] == 1.0)

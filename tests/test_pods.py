@@ -87,7 +87,8 @@ case "$1 $2" in
     read -ra outcomes < "$CLOUD/outcomes"
     outcome="${outcomes[$(wc -l < "$CLOUD/runs-$worker") - 1]}"
     case "$outcome" in
-      preempt) touch "$CLOUD/preempted"; exit 1 ;;
+      # Once a slice: a slow worker must not take the next one.
+      preempt) mkdir "$CLOUD/taken" 2>/dev/null && touch "$CLOUD/preempted"; exit 1 ;;
       hang) sleep 60 ;;
       one-fails) if [ "$worker" = worker-1 ]; then exit 5; else sleep 60; fi ;;
       *) exit "$outcome" ;;

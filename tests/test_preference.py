@@ -20,7 +20,8 @@ def chat():
 
 @pytest.fixture(scope="module")
 def model(chat):
-  return model_config("tiny", hidden_size=24, num_layers=2, real_vocab_size=chat.vocab_size)
+  return model_config("tiny", hidden_size=24, num_layers=2, full_attention_interval=2,
+                      real_vocab_size=chat.vocab_size)
 
 
 @pytest.fixture(scope="module")
