@@ -2,8 +2,8 @@
 
 Shows      L_sym on the SFT policy's backbone with a scalar head.
 Hardware   64 v5p chips (topology v5p:4x4x4); 64 pairs of 4,096 tokens, each in both orders, a step.
-Expect     Compiled: the run holds at most 13.3 of 102.8 GB a chip; a step takes at least
-           1.0 seconds, 500 steps at least 9 chip-hours (derived from FLOPs and bytes). Not run.
+Expect     Compiled: the run holds at most 11.0 of 102.8 GB a chip; a step takes at least
+           0.4 seconds, 500 steps at least 4 chip-hours (derived from FLOPs and bytes). Not run.
 Command    python -m searchjax.compile --config configs/rm_35b.py --topology v5p:4x4x4
            python -m searchjax.train_rm --config configs/rm_35b.py --workdir runs/35b/rm
 Needs      runs/35b/sft (configs/sft_35b.py).
