@@ -114,6 +114,16 @@ def test_failed_searches_count_and_too_many_make_the_rollout_invalid(chat):
     assert e.tool_failures == sum(o.status == "infra_failure" for o in outcomes)
 
 
+def test_H7_a_failed_engine_makes_the_rollout_invalid_and_writes_no_text(chat):
+  e = episode(chat, Web())
+  say(e, chat, calls=["x"])
+  e.next_tokens()
+  before = list(e.tokens), list(e.turns)
+  e.fail("HTTP 503")
+  assert (e.finished, e.stop, e.failure, e.valid) == (True, "infra", "HTTP 503", False)
+  assert e.final_answer == "" and (e.tokens, e.turns) == before
+
+
 def test_M3_a_turn_cut_at_its_limit_gets_no_token_it_did_not_sample(chat):
   e = episode(chat, Web())
   ids = chat.encode_text("Foo and Foo")[:5]
@@ -152,7 +162,7 @@ def test_an_outcome_told_to_another_process_is_the_episode_itself(chat):
   sent = flax.serialization.msgpack_serialize({"0": e.outcome()})
   copy = episode(chat, Web())
   copy.take_outcome(flax.serialization.msgpack_restore(sent)["0"])
-  for name in ("tokens", "mask", "logps", "turns", "stop", "final_answer", "final_length", "finished",
+  for name in ("tokens", "mask", "logps", "turns", "stop", "failure", "final_answer", "final_length", "finished",
                "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "valid",
                "generated"):
     assert getattr(copy, name) == getattr(e, name), name

@@ -18,7 +18,7 @@ from searchjax.search.tool import BUDGET_USED_UP, ToolOutcome, model_failure
 # What came of an episode, beyond its tokens, mask and log-probs.
 OUTCOME = (
   "turns", "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "finished",
-  "stop", "final_answer", "final_length",
+  "stop", "failure", "final_answer", "final_length",
 )
 
 
@@ -44,13 +44,14 @@ class Episode:
     tokens, mask, logps: the whole conversation; mask is True on sampled tokens.
     turns: the readable conversation, for reports; a turn that cannot be read has all that was
       written in it under "raw".
-    stop: "answer", "turn_length" (a turn outgrew its limit), "context" (the conversation did) or
-      "budget" (called again in the last turn).
+    stop: "answer", "turn_length" (a turn outgrew its limit), "context" (the conversation did),
+      "budget" (called again in the last turn) or "infra" (the engine could not go on).
+    failure: why, where stop is "infra".
     final_answer: what the user reads; empty unless stop is "answer".
     final_length: tokens of the final turn.
     tool_calls, tool_failures, malformed_calls: c_i, e_i, and calls with errors.
     forced: the budget was used up and the answer asked for.
-    valid: False where the service's failures decided the rollout.
+    valid: False where failures of the search service or the engine decided the rollout.
     routing: experts of every token but the last, where the engine records them.
   """
 
@@ -75,7 +76,7 @@ class Episode:
     self.turns = [{"role": m["role"], "text": m["content"]} for m in messages]
     self.tool_calls = self.tool_failures = self.malformed_calls = self.searches = 0
     self.forced = self.finished = False
-    self.stop, self.final_answer, self.final_length = "", "", 0
+    self.stop, self.failure, self.final_answer, self.final_length = "", "", "", 0
     self.routing: list[np.ndarray] = []
     self._futures: list[concurrent.futures.Future] = []
 
@@ -125,6 +126,11 @@ class Episode:
     self.logps += [0.0] * len(delta)
     return delta
 
+  def fail(self, reason: str) -> None:
+    """Ends it because the engine could not go on: no fault of the policy, nothing to score."""
+    self.failure = reason
+    self._finish("infra")
+
   def outcome(self) -> dict[str, Any]:
     """What came of it, for another process's copy of this episode."""
     return {name: getattr(self, name) for name in OUTCOME} | {
@@ -142,7 +148,8 @@ class Episode:
 
   @property
   def valid(self) -> bool:
-    return self.tool_failures <= self.limits.invalid_share * max(self.searches, 1)
+    searches_failed = self.tool_failures > self.limits.invalid_share * max(self.searches, 1)
+    return self.stop != "infra" and not searches_failed
 
   @property
   def generated(self) -> int:
