@@ -162,8 +162,8 @@ def test_an_outcome_told_to_another_process_is_the_episode_itself(chat):
   sent = flax.serialization.msgpack_serialize({"0": e.outcome()})
   copy = episode(chat, Web())
   copy.take_outcome(flax.serialization.msgpack_restore(sent)["0"])
-  for name in ("tokens", "mask", "logps", "turns", "stop", "failure", "final_answer", "final_length", "finished",
-               "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "valid",
+  for name in ("tokens", "mask", "logps", "turns", "stop", "failure", "final_answer", "final_length",
+               "finished", "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "valid",
                "generated"):
     assert getattr(copy, name) == getattr(e, name), name
     assert type(getattr(copy, name)) is type(getattr(e, name)), name
