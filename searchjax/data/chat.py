@@ -29,6 +29,10 @@ STYLES: dict[str, Markup] = {m.name: m for m in (Qwen35(), Qwen3Instruct())}
 # ordinary tokens. Any other tokenizer, the tiny one too, writes Qwen3.5's markup.
 PUBLISHED = {248044: "qwen3_5", 151643: "qwen3_instruct"}
 
+# What begins like a control token, and what breaks it without being seen.
+_LOOKALIKE = re.compile(r"<(?=\||/?(?:tool_call|tool_response|think)>)")
+_GUARDED = "<\u200b"
+
 
 class ChatFormat:
   """Encodes and reads conversations for one tokenizer.
@@ -205,6 +209,10 @@ class ChatFormat:
     parts = [markup("\n" + self.markup.opening(False)), Part(self.markup.tidy(content))]
     return self._encode([*parts, markup(END)])
 
+  def encode_written(self, text: str) -> list[int]:
+    """Encodes a turn that a server wrote and returned as text: control tokens in it are real."""
+    return self._encode([markup(text)])
+
   def turn_suffix(self, sampled: Sequence[int]) -> list[int]:
     """Ids to append so that a sampled turn is closed; the agent did not write them (mask False)."""
     return [] if sampled and sampled[-1] in self.stop_ids else [self.stop_ids[0]]
@@ -294,6 +302,13 @@ class ChatFormat:
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids, control tokens spelt out. Bytes that are not UTF-8 read as U+FFFD."""
     return "".join(text for text, _ in self._runs(ids))
+
+  def decode_guarded(self, ids: Sequence[int]) -> str:
+    """The text of ids for a server that takes text alone: what only looks like a control token is
+    broken by a zero-width space, so that the server reads none there (SPEC 3)."""
+    return "".join(
+      text if control else _LOOKALIKE.sub(_GUARDED, text) for text, control in self._runs(ids)
+    )
 
   def parse_turn(self, ids: Sequence[int], *, in_thinking: bool | None = None) -> ParsedTurn:
     """Reads what the agent sampled in one turn.
