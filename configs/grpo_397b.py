@@ -14,66 +14,13 @@ Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v
 
 from ml_collections import ConfigDict
 
+from searchjax import recipes
+
 
 def get_config(variant: str = "") -> ConfigDict:
-  c = ConfigDict()
-  c.seed = 0
-  c.steps = 200
-  c.questions_per_step = 64
-  c.group_size = 16
-  c.references = 4
-  c.temperature = 1.0
-  c.mismatch = "token_is"
-  c.truncate_at = 0.0
-  c.invalid_share = 0.2
-  c.rows = 256
-  c.lengths = (16384,)
-  c.keep_checkpoints = 2
-  c.checkpoint_every = 10
-  c.tokenizer = "runs/397b/start"
-  c.model = ConfigDict(dict(preset="qwen3.5-397b-a17b"))
-  c.preference = ConfigDict(dict(preset="qwen3.5-35b-a3b"))
-  c.mesh = ConfigDict(dict(fsdp=16, expert=16, context=1, layout="zero3"))
-  # A process a host of 4 chips; the run is refused unless so many come together.
-  c.distributed = ConfigDict(
-    dict(
-      coordinator="auto", processes=64, process=-1, form_limit_s=600.0, silence_limit_s=60.0,
-      stall_limit_s=3600.0, local_folder="runs",
-    )
-  )
-  c.profile = ConfigDict(dict(first_step=0, steps=0))  # steps above 0: traces in WORKDIR/profile
-  c.compute = ConfigDict(
-    dict(
-      moe_dispatch="ragged", capacity_factor=1.2, moe_exchange="all_to_all",
-      exchange_factor=1.1, attention_implementation="splash",
-      deltanet_implementation="pallas",
-      moe_chunk=2048, delta_block=256, remat="parts", logprob_chunk=128,
-    )
-  )
-  c.moment_dtype = "float32"
-  c.optimizer = ConfigDict(
-    dict(
-      kind="adamw", peak=1e-6, warmup=5, decay="constant", b2=0.95, weight_decay=0.0, clip_norm=1.0
-    )
-  )
-  c.advantage = ConfigDict(dict(divide_by_std=True, eps=1e-6))
-  c.reward = ConfigDict(
-    dict(
-      aggregation="gated", tool_penalty="anchored", length_penalty="anchored",
-      alpha_win=1.0, alpha_lose=0.5, beta_lose=0.1, lambda_tool=0.3, lambda_len=0.2,
-      per_call=1.0, per_token=0.001,
-    )
-  )
-  c.scorer = ConfigDict(dict(rows=256, length=4096))
-  c.data = ConfigDict(dict(questions=12800, chats=1280, hops=(1, 2, 3), rubric_share=0.1))
-  c.search = ConfigDict(
-    dict(url="", corpus="", max_results=10, timeout_s=20.0, retries=4, titles=True,
-         tools_in_prompt=True)
-  )
-  c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
-  c.engine = ConfigDict(
-    dict(layout="decode", lanes=256, feed_rows=32, feed_tokens=512, decode_steps=32)
-  )
+  c = recipes.grpo("397b", "qwen3.5-397b-a17b", fsdp=16, expert=16)
+  c.compute.capacity_factor = 1.2
+  c.compute.moe_exchange, c.compute.exchange_factor = "all_to_all", 1.1
   if variant == "8k":
     c.lengths, c.limits.tokens, c.moment_dtype = (8192,), 8192, "bfloat16"
   elif variant == "v6e":
