@@ -23,6 +23,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.budgets = tuple(range(11))
   c.budget_questions = 96
   c.budget_temperature = 0.6
+  c.invalid_share = 0.2
   c.scorer = ConfigDict(dict(rows=32, length=160))
   c.data = ConfigDict(dict(questions=192, hops=(1, 2, 3)))
   c.search = ConfigDict(
@@ -30,10 +31,10 @@ def get_config(variant: str = "") -> ConfigDict:
          tools_in_prompt=False)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
-  c.engine = ConfigDict(dict(lanes=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))
   if variant == "smoke":
     c.budgets, c.budget_questions, c.data.questions = (0, 2, 5), 6, 9
-    c.engine.lanes, c.engine.feed_rows, c.scorer.rows = 32, 8, 8
+    c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 32, 32, 8, 8
   elif variant:
     raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
   return c

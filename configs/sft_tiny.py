@@ -56,12 +56,12 @@ def get_config(variant: str = "") -> ConfigDict:
          tools_in_prompt=False)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
-  c.engine = ConfigDict(dict(lanes=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))
   if variant == "smoke":
     c.steps, c.checkpoint_every = 12, 12
     c.data.questions, c.data.chats = 60, 20
     c.gate.every, c.gate.questions = 12, 6
-    c.engine.lanes, c.engine.feed_rows = 32, 8
+    c.engine.lanes, c.engine.pool, c.engine.feed_rows = 32, 32, 8
   elif variant:
     raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
   return c

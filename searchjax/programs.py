@@ -26,7 +26,9 @@ from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import pair_deltas
 from searchjax.rollout.agent import engine_division
-from searchjax.rollout.engine import divided_state, make_divided_steps
+from searchjax.rollout.engine import (
+  FORKS, divided_lanes, divided_state, make_divided_steps,
+)
 from searchjax.train_grpo import grpo_loss
 from searchjax.train_rm import rm_loss
 from searchjax.train_sft import sft_loss
@@ -145,30 +147,30 @@ def _engine(config, model, mesh, conversations, *, again=False, record_routing=F
   if division is None:
     return [], {}
   settings, limits = config.engine, config.limits
-  lanes, length, devices = settings.lanes, limits.tokens, mesh.devices.size
+  lanes, pool, length = settings.lanes, settings.get("pool", settings.lanes), limits.tokens
+  devices = mesh.devices.size
   trained = divide(mesh, config.mesh.layout, param_specs(model))
   params = _params(model, division, value_head=False)
-  cache, state = divided_state(model, mesh, lanes, length)
-  feed, decode = make_divided_steps(
-    model, division, lanes=lanes, length=length, record_routing=record_routing,
-    stop_ids=(model.real_vocab_size - 2, model.real_vocab_size - 1), top_k=0, top_p=1.0,
+  cache = divided_state(model, mesh, pool, length)
+  steps = make_divided_steps(
+    model, division, pool=pool, length=length, record_routing=record_routing, restricted=False,
+    stop_ids=(model.real_vocab_size - 2, model.real_vocab_size - 1),
   )
   spec = PartitionSpec(DECODE["lanes"])
-  rows = lambda *shape, dtype="int32": jax.ShapeDtypeStruct(
-    shape, dtype, sharding=NamedSharding(mesh, spec)
+  rows = lambda *shape: jax.ShapeDtypeStruct(
+    shape, jnp.int32, sharding=NamedSharding(mesh, spec)
   )
   b, C, J = settings.feed_rows, settings.feed_tokens, settings.decode_steps
-  fed = {name: rows(b) for name in ("slots", "length", "start", "pending", "left")} | {
-    "tokens": rows(b, C), "generate": rows(b, dtype=bool), "key": rows(b, 2, dtype="uint32")
-  }
-  temperature = jax.ShapeDtypeStruct(
-    (), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec())
-  )
+  fed = {name: rows(b) for name in ("slots", "length", "start")} | {"tokens": rows(b, C)}
+  blocks = mesh.shape["fsdp"] * mesh.shape["context"]
+  copied = {name: rows(blocks * FORKS) for name in ("source", "target")} | {"count": rows(blocks)}
   per_token = 2.0 * active_param_count(model, embedding=False) / devices
   # Each step reads all weights but the embedding, the keys and the values; states also come back.
   read = _tree_bytes(params) - (0 if model.tie_embeddings else _bytes(params["embed"]))
+  # Of the pool, the rows that decode.
+  active = lanes / pool
   waves = math.ceil(conversations / lanes) * (2 if again else 1)
-  advice = "lower engine.lanes or limits.tokens, or take a larger slice"
+  advice = "lower engine.pool or limits.tokens, or take a larger slice"
   return [
     (
       Program(
@@ -179,16 +181,22 @@ def _engine(config, model, mesh, conversations, *, again=False, record_routing=F
     ),
     (
       Program(
-        "prefill", feed, (params, cache, state, fed), model_flops=per_token * b * C,
+        "prefill", steps.feed, (params, cache, fed), model_flops=per_token * b * C,
         padded_flops=_idle_flops(model, b * C, devices), calls_per_step=0.0, advice=advice,
       ),
       {COPY, CACHES},
     ),
     (
       Program(
-        "decode", decode, (params, cache, state, temperature, rows(lanes, J)),
+        "fork", steps.fork, (cache, copied), calls_per_step=0.0, advice=advice,
+      ),
+      {CACHES},
+    ),
+    (
+      Program(
+        "decode", steps.decode, (params, cache, divided_lanes(mesh, lanes, J)),
         model_flops=per_token * lanes * J, padded_flops=J * _idle_flops(model, lanes, devices),
-        least_hbm=J * float(read + _tree_bytes(cache) + _tree_bytes(cache.states)),
+        least_hbm=J * (read + active * (_tree_bytes(cache) + _tree_bytes(cache.states))),
         calls_per_step=0.0, most_calls=waves * math.ceil(length / J), advice=advice,
       ),
       {COPY, CACHES},

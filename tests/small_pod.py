@@ -14,7 +14,7 @@ from searchjax.model.config import model_config
 from searchjax.model.parallel import divide
 from searchjax.model.params import param_specs
 from searchjax.rollout.engine import ROWS as LANES
-from searchjax.rollout.engine import divided_state, make_divided_steps
+from searchjax.rollout.engine import divided_lanes, divided_state, make_divided_steps
 
 LAYERS, WIDTH, ROWS = 3, 256, 1024  # Rows and widths of whole tiles: sizes can be counted by hand.
 HUGE = 1 << 19  # A matrix of HUGE² bytes fits no chip.
@@ -76,13 +76,12 @@ def decode(mesh):
     ),
     specs, division.specs, is_leaf=lambda x: hasattr(x, "axes"),
   )
-  _, step = make_divided_steps(
-    model, division, lanes=8, length=256, record_routing=False, stop_ids=(7,), top_k=0, top_p=1.0
+  steps = make_divided_steps(
+    model, division, pool=8, length=256, record_routing=False, stop_ids=(7,), restricted=False
   )
-  forced = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=NamedSharding(mesh, LANES))
-  temperature = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
   return Program(
-    "decode", step, (params, *divided_state(model, mesh, 8, 256), temperature, forced),
+    "decode", steps.decode,
+    (params, divided_state(model, mesh, 8, 256), divided_lanes(mesh, 8, 8)),
     calls_per_step=0.0, most_calls=3,
   )
 

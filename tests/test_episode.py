@@ -9,7 +9,7 @@ import pytest
 
 from searchjax.data.chat import ToolCall
 from searchjax.rollout.agent import load_chat
-from searchjax.rollout.episode import Episode, Limits
+from searchjax.rollout.episode import NO_ROOM, Episode, Limits
 from searchjax.search.tool import BUDGET_USED_UP, Result, ToolOutcome, infra_failure
 
 QUESTION = types.SimpleNamespace(id="q", text="Name the city of airport ABC.", world=3)
@@ -131,12 +131,91 @@ def test_M3_a_turn_cut_at_its_limit_gets_no_token_it_did_not_sample(chat):
   assert e.finished and e.final_answer == "" and e.tokens[-len(ids):] == ids
 
 
-def test_T13_context_overflow_is_seen_on_the_ids_that_would_be_fed(chat):
-  long = ToolOutcome("Foo " * 100, "ok", True)
-  e = episode(chat, Web(long), tokens=120)
+LONG = ToolOutcome("Foo " * 100, "ok", True)
+
+
+def test_T13_context_overflow_is_seen_on_the_ids_that_would_be_fed_and_leaves_one_turn(chat):
+  """FAULTS B2: the end of the tokens is told like the end of the calls, and one turn fits."""
+  e = episode(chat, Web(LONG), tokens=120)
   say(e, chat, calls=["x"])
   before = list(e.tokens)
-  assert e.next_tokens() == [] and e.finished and e.stop == "context" and e.tokens == before
+  delta = e.next_tokens()
+  assert delta == chat.encode_tool_delta([f"Error: {NO_ROOM}."]) and e.tokens == before + delta
+  assert e.forced and not e.finished and e.turn_budget() >= e.limits.answer_tokens
+  assert e.turns[-1] == {"role": "tool", "text": f"Error: {NO_ROOM}.", "status": "model_failure"}
+  assert (e.tool_calls, e.searches, e.tool_failures) == (1, 1, 0)
+  say(e, chat, calls=["again"])
+  assert (e.stop, e.tool_calls) == ("budget", 2)
+
+
+@pytest.mark.parametrize("part, spare, fed", [
+  ("results", 0, "results"), ("results", -1, "refusal"),
+  ("refusal", 0, "refusal"), ("refusal", -1, None),
+])
+def test_the_token_budget_is_exact_at_the_border(chat, part, spare, fed):
+  """Results that leave 32 tokens are fed; with one less they are refused, if that leaves 32."""
+  probe = episode(chat, Web())
+  say(probe, chat, calls=["x"])
+  deltas = {"results": chat.encode_tool_delta([LONG.text]),
+            "refusal": chat.encode_tool_delta([f"Error: {NO_ROOM}."])}
+  e = episode(chat, Web(LONG), tokens=len(probe.tokens) + len(deltas[part]) + 32 + spare)
+  say(e, chat, calls=["x"])
+  assert e.next_tokens() == deltas.get(fed, [])
+  assert (e.stop, e.forced) == ("" if fed else "context", fed == "refusal")
+
+
+def test_a_failed_search_is_told_also_where_there_is_no_room(chat):
+  e = episode(chat, Web(LONG, infra_failure("HTTP 503")), tokens=140, calls=5)
+  say(e, chat, calls=["x", "y"])
+  e.next_tokens()
+  assert [t["text"] for t in e.turns[-2:]] == [f"Error: {NO_ROOM}.", "Search failed: HTTP 503."]
+  assert (e.searches, e.tool_failures, e.valid, e.forced) == (2, 1, True, True)
+
+
+def test_P5_parallel_calls_over_the_budget_are_each_refused_and_counted(chat):
+  web = Web()
+  e = episode(chat, web, calls=2, tokens=300)
+  say(e, chat, calls=["one", "two", "three", "four"])
+  e.next_tokens()
+  assert [q for q, _ in web.asked] == ["one", "two"]
+  texts = [turn["text"] for turn in e.turns[-4:]]
+  assert texts == ["It is Foo."] * 2 + [f"Error: {BUDGET_USED_UP}."] * 2
+  assert (e.tool_calls, e.searches, e.forced) == (4, 2, True)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_B3_a_malformed_call_takes_its_place_in_the_budget(chat, calls):
+  """Malformed, then two good ones: only what the budget still holds is searched."""
+  web = Web()
+  e = episode(chat, web, calls=calls, tokens=300)
+  bad = [chat._control_id["<tool_call>"], *chat.encode_text("{}")]
+  ids = [*chat.encode_assistant("", [ToolCall("search_web", {"query": "a"})])[:-1], *bad,
+         chat.stop_ids[0]]
+  e.end_turn(ids, [0.0] * len(ids), True)
+  e.next_tokens()
+  assert [q for q, _ in web.asked] == ["a"][:calls]
+  assert e.tool_calls == 2 and e.malformed_calls == (calls == 2) and e.forced == (calls < 2)
+
+
+def test_why_a_rollout_is_invalid(chat):
+  e = episode(chat, Web(infra_failure("timed out"), infra_failure("HTTP 503"),
+                        infra_failure("timed out")), calls=5, tokens=400)
+  assert e.invalid_reason == ""
+  for _ in range(3):
+    say(e, chat, calls=["x"])
+    e.next_tokens()
+  assert (e.valid, e.invalid_reason) == (False, "search: timed out")
+  e.fail("HTTP 500")
+  assert e.invalid_reason == "engine: HTTP 500"
+
+
+def test_calls_that_never_reach_the_service_are_no_searches(chat):
+  """Neither billed nor in the share that decides whether the rollout is valid."""
+  refused = ToolOutcome("Error: query longer than 250 characters.", "model_failure", False, "long")
+  e = episode(chat, Web(refused, infra_failure("timed out")), calls=5, tokens=300)
+  say(e, chat, calls=["x", "y"])
+  e.next_tokens()
+  assert (e.tool_calls, e.searches, e.tool_failures, e.valid) == (2, 1, 1, False)
 
 
 def test_hostile_results_stay_text(chat):

@@ -103,7 +103,7 @@ def test_prefill_and_decode_equal_the_forward_and_record_its_experts(policy, run
   config, _ = policy
   positions = np.broadcast_to(np.arange(23, dtype=np.int32), (2, 23))
   want, routing = run(TOKENS, np.ones((2, 23), np.int32), positions)
-  cache = caches.empty_cache(config, 3, 32)
+  cache = caches.empty_cache(config, 4, 32)
   recorded = np.full((config.num_layers, 2, 23, 2), -9, np.int32)
   slots = jnp.array([2, 0])
   for start, length in (((0, 0), (12, 7)), ((12, 7), (3, 8))):
@@ -114,17 +114,26 @@ def test_prefill_and_decode_equal_the_forward_and_record_its_experts(policy, run
     assert experts.dtype == jnp.int32
     for i in range(2):
       recorded[:, i, start[i] : start[i] + length[i]] = experts[:, i, : length[i]]
+  # The first conversation goes on in a copy; a lane decodes nothing.
   active = jnp.array([True, False, True])
+  cache = caches.fork(cache, jnp.array([2, 0]), jnp.array([3, 0]), jnp.int32(1))
+  slots = jnp.array([0, 1, 3])
+  idle = jax.tree.map(lambda a: a[1], (cache.states, cache.tails))
   for begin in (15, 19):
-    buffer = caches.open_buffer(cache, 4)
+    buffer = caches.open_buffer(cache, 3, 4)
     for j in range(4):
       token = jnp.array([TOKENS[1, begin + j], 1, TOKENS[0, begin + j]])
       position = jnp.full((3,), begin + j)
-      hidden, buffer, experts = step(cache, buffer, token, position, jnp.int32(j), active)
+      hidden, buffer, experts = step(cache, buffer, slots, token, position, jnp.int32(j), active)
       np.testing.assert_allclose(hidden[2], want[0, begin + j], atol=1e-4)
       np.testing.assert_allclose(hidden[0], want[1, begin + j], atol=1e-4)
       recorded[:, 0, begin + j], recorded[:, 1, begin + j] = experts[:, 2], experts[:, 0]
-    cache = caches.close_buffer(cache, buffer, jnp.full((3,), begin), jnp.array([4, 0, 4]))
+    cache = caches.close_buffer(
+      cache, buffer, slots, jnp.full((3,), begin), jnp.array([4, 0, 4])
+    )
+  jax.tree.map(
+    np.testing.assert_array_equal, idle, jax.tree.map(lambda a: a[1], (cache.states, cache.tails))
+  )
   np.testing.assert_array_equal(recorded, routing.experts)
   assert routing.overflow.tolist() == [0] * config.num_layers
   assert routing.balance.shape == (config.num_layers,)

@@ -136,12 +136,14 @@ def report_engine(meshes, layers):
   params = init_params(jax.random.key(0), model)
   params["embed"] = params["embed"] * 50
   settings = dict(
-    lanes=8, length=64, feed_rows=8, feed_tokens=7, decode_steps=3, stop_ids=(7,),
+    lanes=8, pool=16, length=64, feed_rows=8, feed_tokens=7, decode_steps=3, stop_ids=(7,),
     record_routing=True,
   )
   serving.DENSE_TOKENS = 16  # So that feeds sort tokens by expert, as large ones do.
   alone = EngineGroup(model, devices=jax.devices()[:1], **settings)
-  said = [Scripted(n) for n in range(11)]
+  said = [Scripted(n) for n in range(11)] + [Scripted(3) for _ in range(2)]
+  for i in (11, 12):  # Three conversations share a prompt.
+    said[i].key = said[i].key + np.uint32(i)
   alone.run(params, said, temperature=0.7)
   specs = param_specs(model)
   for mesh in meshes:

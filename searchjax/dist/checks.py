@@ -13,8 +13,8 @@ LEAST = {
   "references": 1,
   "checkpoint_every": 1, "keep_checkpoints": 1, "holdout_every": 1, "pair_length": 16,
   "batch.rows": 1, "batch.length": 16, "data.questions": 1, "data.chats": 1, "gate.every": 1,
-  "gate.questions": 1, "engine.lanes": 1, "engine.feed_rows": 1, "engine.feed_tokens": 1,
-  "engine.decode_steps": 1, "limits.calls": 0, "limits.turn_tokens": 1, "limits.tokens": 16,
+  "gate.questions": 1, "engine.lanes": 1, "engine.pool": 1, "engine.feed_rows": 1,
+  "engine.feed_tokens": 1, "engine.decode_steps": 1, "limits.calls": 0, "limits.turn_tokens": 1, "limits.tokens": 16,
   "scorer.rows": 1, "scorer.length": 16, "search.max_results": 1, "search.retries": 0,
   "mesh.fsdp": 0, "mesh.expert": 1, "mesh.context": 1, "model.full_attention_interval": 1,
   "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
@@ -71,6 +71,9 @@ def check_config(config: Any) -> None:
     if values["limits.tokens"] > max(values["lengths"]):
       _refuse("limits.tokens", f"at most the longest of lengths, {max(values['lengths'])}",
               values["limits.tokens"])
+  if values.get("engine.pool", 0) and values["engine.pool"] < values["engine.lanes"]:
+    _refuse("engine.pool", f"at least engine.lanes = {values['engine.lanes']}",
+            values["engine.pool"])
   if values.get("engine.layout") == "decode":
     _check_engine(values)
 
@@ -78,8 +81,8 @@ def check_config(config: Any) -> None:
 def _check_engine(values):
   """What an engine divided over the mesh needs, as far as the mesh is given."""
   lanes, expert = values["mesh.fsdp"] * values["mesh.context"], values["mesh.expert"]
-  for key in ("engine.lanes", "engine.feed_rows"):
-    if lanes and values[key] % lanes:
+  for key in ("engine.lanes", "engine.pool", "engine.feed_rows"):
+    if lanes and values.get(key, 0) % lanes:
       _refuse(key, f"a multiple of mesh.fsdp × mesh.context = {lanes}", values[key])
   tokens = values["limits.tokens"]
   for key in ("engine.feed_tokens", "engine.decode_steps"):

@@ -8,7 +8,7 @@ them contiguously.
 On a mesh the layers are stacked, [G …] and [G I …], and scanned, and keys lie as values do, so that
 a stretch of positions is one block: `stacked_cache_specs`.
 
-Letters  B pool rows, S positions, K key-value heads, H head size, M/A value and key heads, P/R key
+Letters  B pool rows, b rows that decode, S positions, K key-value heads, H head size, M/A value and key heads, P/R key
          and value size, J steps of one decode loop, G groups, I DeltaNet layers of a group, W
          convolution tail.
 """
@@ -40,7 +40,8 @@ class Cache:
 
 @flax.struct.dataclass
 class DecodeBuffer:
-  """What a decode loop adds: keys [B K H J], values [B K J H], running states and tails."""
+  """What a decode loop adds: keys [b K H J] and values [b K J H] of its rows, and the pool's states
+  and tails, which it changes where they lie."""
 
   keys: Any
   values: Any
@@ -64,26 +65,26 @@ def empty_cache(config: ModelConfig, rows: int, length: int) -> Cache:
   )
 
 
-def open_buffer(cache: Cache, steps: int) -> DecodeBuffer:
-  """An empty buffer for a decode loop of `steps` tokens that starts from `cache`."""
+def open_buffer(cache: Cache, rows: int, steps: int) -> DecodeBuffer:
+  """An empty buffer for a decode loop of `steps` tokens in some rows."""
   return DecodeBuffer(
-    keys=tuple(jnp.zeros((*k.shape[:3], steps), k.dtype) for k in cache.keys),
-    values=tuple(jnp.zeros((*v.shape[:2], steps, v.shape[3]), v.dtype) for v in cache.values),
+    keys=tuple(jnp.zeros((rows, *k.shape[1:3], steps), k.dtype) for k in cache.keys),
+    values=tuple(jnp.zeros((rows, v.shape[1], steps, v.shape[3]), v.dtype) for v in cache.values),
     states=cache.states,
     tails=cache.tails,
   )
 
 
 def close_buffer(
-  cache: Cache, buffer: DecodeBuffer, start: Int[Array, "B"], count: Int[Array, "B"]
+  cache: Cache, buffer: DecodeBuffer, slots: Int[Array, "b"], start: Int[Array, "b"],
+  count: Int[Array, "b"],
 ) -> Cache:
   """Writes the first `count` steps of each row behind its `start` positions."""
-  B, S = cache.keys[0].shape[0], cache.keys[0].shape[-1]
-  steps = buffer.keys[0].shape[-1]
+  S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
   j = jnp.arange(steps)[None, :]
   at = jnp.where(j < count[:, None], start[:, None] + j, S)
-  row = jnp.broadcast_to(jnp.arange(B)[:, None], at.shape)
-  # Advanced indices around slices put [row, step] first: [B J K H] on both sides.
+  row = jnp.broadcast_to(slots[:, None], at.shape)
+  # Advanced indices around slices put [row, step] first: [b J K H] on both sides.
   keys = tuple(
     old.at[row, :, :, at].set(jnp.transpose(new, (0, 3, 1, 2)), mode="drop")
     for old, new in zip(cache.keys, buffer.keys, strict=True)
@@ -93,6 +94,28 @@ def close_buffer(
     for old, new in zip(cache.values, buffer.values, strict=True)
   )
   return Cache(keys, values, buffer.states, buffer.tails)
+
+
+def fork(
+  cache: Cache, source: Int[Array, "n"], target: Int[Array, "n"], count: Int[Array, ""],
+  *, stacked: bool = False,
+) -> Cache:
+  """Copies the first `count` source rows to target rows, where the pool lies."""
+
+  def copy(i, stack, axis):
+    row = jax.lax.dynamic_slice_in_dim(stack, source[i], 1, axis=axis)
+    return jax.lax.dynamic_update_slice_in_dim(stack, row, target[i], axis=axis)
+
+  def one(i, cache):
+    keys, values = jax.tree.map(
+      lambda a: copy(i, a, 1 if stacked else 0), (cache.keys, cache.values)
+    )
+    states, tails = jax.tree.map(
+      lambda a: copy(i, a, 2 if stacked else 0), (cache.states, cache.tails)
+    )
+    return Cache(keys, values, states, tails)
+
+  return jax.lax.fori_loop(0, count, one, cache)
 
 
 # ---- stacked, for a mesh -------------------------------------------------------------------------

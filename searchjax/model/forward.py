@@ -215,17 +215,20 @@ def decode(
   config: ModelConfig,
   cache: Cache,
   buffer: DecodeBuffer,
-  token: Int[Array, "B"],
-  position: Int[Array, "B"],
+  slots: Int[Array, "b"],
+  token: Int[Array, "b"],
+  position: Int[Array, "b"],
   step: Int[Array, ""],
   active: Array,
-) -> tuple[Float[Array, "B D"], DecodeBuffer, Int[Array, "L B X"]]:
-  """Feeds one token to every conversation, reading the pool's keys and values where they lie.
+) -> tuple[Float[Array, "b D"], DecodeBuffer, Int[Array, "L b X"]]:
+  """Feeds one token to some conversations, reading the pool's keys and values where they lie.
 
   Args:
     layers: `unstack_layers(params)`, made once outside the decode loop.
     cache: keys and values up to the loop's start, read only.
-    buffer: what the loop has added since: keys and values of its steps, DeltaNet states and tails.
+    buffer: what the loop has added since: keys and values of its steps; and the pool's DeltaNet
+      states and tails.
+    slots: their rows of the pool, each once.
     position: position of `token`; the loop began at position - step in every active row.
     step: steps done in this loop; the row of `buffer` that is written.
     active: rows that advance; the others keep their DeltaNet state.
@@ -244,7 +247,7 @@ def decode(
   x = params["embed"][token][:, None, :]
   chosen = []
   a = d = 0
-  keep = active[:, None, None, None]
+  keep, fresh = active[:, None, None, None], (position == 0)[:, None, None, None]
   for weights in layers:
     mixer = weights["mixer"]
     h = _norm(config, x, mixer["norm"])
@@ -257,15 +260,19 @@ def decode(
         values[a], v[:, 0, :, None, :], step, axis=2
       )
       mixed = _attend_split(
-        q[:, 0], cache.keys[a], cache.values[a], old, keys[a], values[a], new
+        q[:, 0], cache.keys[a][slots], cache.values[a][slots], old, keys[a], values[a], new
       )
       x = x + attention.merge(mixer, mixed[:, None], gate)
       a += 1
     else:
-      y, state, tail = deltanet.deltanet_decode(mixer, config, h, states[d], tails[d])
+      pool = states[d], tails[d]
+      before = jax.tree.map(lambda a: jnp.where(fresh, 0, a[slots]), pool)
+      y, *after = deltanet.deltanet_decode(mixer, config, h, *before)
       x = x + y
-      states[d] = jnp.where(keep, state, states[d])
-      tails[d] = {n: jnp.where(keep, tail[n], tails[d][n]) for n in tail}
+      states[d], tails[d] = jax.tree.map(
+        lambda a, new, old: a.at[slots].set(jnp.where(keep, new, old), unique_indices=True),
+        pool, tuple(after), before,
+      )
       d += 1
     x, routing = _moe(config, weights["moe"], x, active[:, None])
     chosen.append(routing.experts[:, 0])

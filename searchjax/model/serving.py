@@ -12,9 +12,9 @@ merged,
 Layers are scanned by group; the cache is updated where it lies. Nothing is dropped: a conversation
 does not depend on its batch-mates.
 
-Letters  B lanes, b rows of one feed, C tokens of one feed, S positions a device holds, J steps of
-         one decode loop, N/K/H query heads, key-value heads, head size, D model width, X experts
-         per token, L layers, G groups, I layers of a group.
+Letters  B pool rows, b rows of a device that are fed or decode, C tokens of one feed, S positions a
+         device holds, J steps of one decode loop, N/K/H query heads, key-value heads, head size, D
+         model width, X experts per token, L layers, G groups, I layers of a group.
 Source   weight-stationary layouts: Pope et al., arXiv:2211.05102; merging of partial softmaxes:
          FlashAttention, arXiv:2205.14135.
 """
@@ -194,6 +194,18 @@ def _put(stack, new, at, row=None, where=True):
   return jax.lax.dynamic_update_slice(stack, new, begin)
 
 
+def _take_rows(stack, at, rows):
+  """stack[at][rows], row by row: a gather of whole rows would copy them."""
+  return jnp.concatenate([_take(stack, at, row) for row in rows])
+
+
+def _put_rows(stack, new, at, rows, where):
+  """stack with stack[at][rows] = new where `where` is true, row by row."""
+  for i, row in enumerate(rows):
+    stack = _put(stack, new[i : i + 1], at, row, where[i])
+  return stack
+
+
 def _norm(config, x, weight):
   return rms_norm(x, weight, eps=config.norm_eps, zero_centred=config.zero_centred_norm)
 
@@ -318,13 +330,9 @@ def prefill(
   held = first + jnp.arange(S)
   mask = (held[None, None, :] <= positions[:, :, None])[:, None, None]
   fresh = (start == 0)[:, None, None, None]
-  read = lambda stack, at: jnp.concatenate([_take(stack, at, slots[i]) for i in range(b)])
-
-  def write(stack, new, at):
-    # Row by row: a row that feeds nothing may name a lane that another one writes.
-    for i in range(b):
-      stack = _put(stack, new[i : i + 1], at, slots[i], length[i] > 0)
-    return stack
+  # A row that feeds nothing may name a slot that another one writes.
+  read = lambda stack, at: _take_rows(stack, at, slots)
+  write = lambda stack, new, at: _put_rows(stack, new, at, slots, length > 0)
 
   def attend(mixer, g, x, cache):
     h = _norm(config, x, mixer["norm"])
@@ -364,26 +372,28 @@ def decode(
   serving: Serving,
   cache: Cache,
   buffer: DecodeBuffer,
-  token: Int[Array, "B"],
-  position: Int[Array, "B"],
+  slots: Int[Array, "b"],
+  token: Int[Array, "b"],
+  position: Int[Array, "b"],
   step: Int[Array, ""],
-  active: Bool[Array, "B"],
-) -> tuple[Float[Array, "B D"], DecodeBuffer, Int[Array, "L B X"]]:
+  active: Bool[Array, "b"],
+) -> tuple[Float[Array, "b D"], DecodeBuffer, Int[Array, "L b X"]]:
   """`model.forward.decode` on a mesh.
 
   Args:
-    cache, buffer: stacked; the device's lanes. All devices hold all of the buffer's positions, and
+    cache, buffer: stacked; the device's pool. All devices hold all of the buffer's positions, and
       each reads its share of them.
+    slots: counted in the device's pool.
   """
   config = _own(config, serving)
-  B, S, J = token.shape[0], cache.keys.shape[3], buffer.keys.shape[3]
+  b, S, J = token.shape[0], cache.keys.shape[3], buffer.keys.shape[3]
   first = serving.first("positions", S)
   start = position - step
   old = first + jnp.arange(S)[None, :] < start[:, None]
   j = jnp.arange(J)
   new = (j <= step) & (j % serving.expert == serving.first("positions", 1))
-  mask = jnp.concatenate([old, jnp.broadcast_to(new[None], (B, J))], axis=1)[:, None, None, None]
-  keep = active[:, None, None, None]
+  mask = jnp.concatenate([old, jnp.broadcast_to(new[None], (b, J))], axis=1)[:, None, None, None]
+  keep, fresh = active[:, None, None, None], (position == 0)[:, None, None, None]
 
   def attend(mixer, g, x, buffer):
     h = _norm(config, x, mixer["norm"])
@@ -393,14 +403,20 @@ def decode(
       for old, new in ((buffer.keys, k), (buffer.values, v))
     )
     q = _group_queries(serving.gather(q, axis=2), k.shape[2])
+    # Each row's own product reads its keys where they lie; stacked, they would be copied.
     score = functools.partial(jnp.einsum, "BTKqH,BKSH->BKqTS", **FLOAT32)
+    held = [score(q[i : i + 1], _take(cache.keys, (g,), slots[i])) for i in range(b)]
     scores = jnp.concatenate(
-      [score(q, _take(cache.keys, (g,))), score(q, _take(keys, (g,)))], axis=-1
+      [jnp.concatenate(held), score(q, _take(keys, (g,)))], axis=-1
     )
     add = functools.partial(jnp.einsum, "BKqTS,BKSH->BTKqH", **FLOAT32)
-    mix = lambda w: (
-      add(w[..., :S], _take(cache.values, (g,))) + add(w[..., S:], _take(values, (g,)))
-    )
+
+    def mix(w):
+      held = [
+        add(w[i : i + 1, ..., :S], _take(cache.values, (g,), slots[i])) for i in range(b)
+      ]
+      return jnp.concatenate(held) + add(w[..., S:], _take(values, (g,)))
+
     mixed = _merged(serving, jnp.where(mask, scores, attention.MASKED), mix, v.dtype)
     y = serving.sum(attention.merge(mixer, mixed, gate))
     return x + y, buffer.replace(keys=keys, values=values)
@@ -408,23 +424,24 @@ def decode(
   def delta(mixer, at, x, buffer):
     h = _norm(config, x, mixer["norm"])
     stacks = buffer.states, buffer.tails
-    before = jax.tree.map(lambda a: _take(a, at), stacks)
+    before = jax.tree.map(lambda a: jnp.where(fresh, 0, _take_rows(a, at, slots)), stacks)
     y, *after = deltanet.deltanet_decode(mixer, config, h, *before)
+    # Every row has a slot of its own: those that do not advance write back what they had.
     states, tails = jax.tree.map(
-      lambda stack, new, old: _put(stack, jnp.where(keep, new, old), at),
+      lambda stack, new, old: _put_rows(stack, jnp.where(keep, new, old), at, slots, [True] * b),
       stacks, tuple(after), before,
     )
     return x + serving.sum(y), buffer.replace(states=states, tails=tails)
 
   chosen = jnp.zeros(
-    (config.num_groups, config.full_attention_interval, B, 1, config.experts_per_token), jnp.int32
+    (config.num_groups, config.full_attention_interval, b, 1, config.experts_per_token), jnp.int32
   )
   x = _embed(params, token, serving)[:, None]
   x, buffer, chosen = _layers(
     params, config, serving, attend, delta, active[:, None], x, buffer, chosen
   )
   x = _norm(config, x, params["final_norm"])
-  return x[:, 0], buffer, chosen.reshape(-1, B, config.experts_per_token)
+  return x[:, 0], buffer, chosen.reshape(-1, b, config.experts_per_token)
 
 
 def _layers(params, config, serving, attend, delta, valid, x, state, chosen):
@@ -455,16 +472,16 @@ def _layers(params, config, serving, attend, delta, valid, x, state, chosen):
   return jax.lax.fori_loop(0, config.num_groups, group, (x, state, chosen))
 
 
-def open_buffer(cache: Cache, steps: int) -> DecodeBuffer:
+def open_buffer(cache: Cache, rows: int, steps: int) -> DecodeBuffer:
   """`model.cache.open_buffer`, stacked."""
-  G, B, K, _, H = cache.keys.shape
-  keys, values = (jnp.zeros((G, B, K, steps, H), cache.keys.dtype) for _ in range(2))
+  G, _, K, _, H = cache.keys.shape
+  keys, values = (jnp.zeros((G, rows, K, steps, H), cache.keys.dtype) for _ in range(2))
   return DecodeBuffer(keys, values, cache.states, cache.tails)
 
 
 def close_buffer(
-  serving: Serving, cache: Cache, buffer: DecodeBuffer, start: Int[Array, "B"],
-  count: Int[Array, "B"],
+  serving: Serving, cache: Cache, buffer: DecodeBuffer, slots: Int[Array, "b"],
+  start: Int[Array, "b"], count: Int[Array, "b"],
 ) -> Cache:
   """`model.cache.close_buffer`, stacked: one window a row, all layers at once."""
   first = serving.first("positions", cache.keys.shape[3])
@@ -472,7 +489,8 @@ def close_buffer(
   def row(i, stacks):
     return tuple(
       write_window(
-        stack, jax.lax.dynamic_slice_in_dim(new, i, 1, axis=1), 0, i, first, start[i], count[i]
+        stack, jax.lax.dynamic_slice_in_dim(new, i, 1, axis=1), 0, slots[i], first, start[i],
+        count[i],
       )
       for stack, new in zip(stacks, (buffer.keys, buffer.values), strict=True)
     )

@@ -19,7 +19,7 @@ from searchjax.model.parallel import Division, divide, make_whole
 from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
-from searchjax.rollout.group import collect_groups, process_lanes
+from searchjax.rollout.group import collect_groups, process_part
 from searchjax.search.server import start_server
 from searchjax.search.tool import SEARCH_WEB, SearchTool
 
@@ -82,7 +82,8 @@ def open_agent(
     settings.pop("layout", None)
     division = engine_division(config, model)
     if division is None:
-      settings["lanes"] = process_lanes(settings["lanes"])
+      for name in ("lanes", "pool"):
+        settings[name] = process_part(name, settings[name])
     engine = EngineGroup(
       model, devices=jax.local_devices(), division=division,
       length=limits.tokens, stop_ids=chat.stop_ids, record_routing=record_routing, **settings,

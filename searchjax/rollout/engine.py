@@ -1,31 +1,34 @@
-"""The rollout engine's host side: lanes, feeds, decode loops.  HOST.
+"""The rollout engine: a pool of conversation states, fed and decoded where they lie.  HOST.
 
-A pool of lanes, each holding one conversation's state on the device. Every token of a conversation
-is fed or decoded exactly once: a tool response continues the state, nothing is prefilled again.
-Shapes are static, so that nothing compiles after the first use of each of the two steps.
+Every token of a conversation is fed or decoded exactly once: a tool response continues the state,
+nothing is prefilled again, and a prompt that several rollouts share is fed once and its state
+copied. The pool holds more conversations than there are decode lanes, so that lanes stay busy while
+searches are out. Shapes are static: nothing compiles after the first use of each of the three
+steps.
 
 Where the policy fits a device, every device has an engine with its own conversations
-(`EngineGroup`). Else one engine is divided over a mesh: lanes lie in blocks, one a group of devices
-that share the heads (`model.serving`), and every feed takes as many rows of each block. All
-processes then make the same calls in the same order, whatever their own conversations need.
-
-`run` drives any objects with the Conversation protocol; `rollout.episode` is the one that searches.
+(`EngineGroup`). Else one engine is divided over a mesh: its pool lies in blocks, one a group of
+devices that share the heads (`model.serving`), and every feed takes as many rows of each block.
+With several processes, each of them knows every conversation, its tokens and what it does next, and
+so makes the same calls in the same order; only the searches are shared out, and what came of them
+is told to the others.
 """
 
 import collections
 import concurrent.futures
 import dataclasses
-import enum
 import functools
+import queue
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from searchjax.dist.distributed import exchange_json
+from searchjax.dist.mesh import place
 from searchjax.dist.sharding import DECODE, MESH_AXES, partition_specs
 from searchjax.model.cache import Cache, empty_cache, stacked_cache_specs
 from searchjax.model.config import ModelConfig
@@ -33,77 +36,36 @@ from searchjax.model.parallel import Division
 from searchjax.model.params import ParamSpec
 from searchjax.model.serving import Serving
 from searchjax.rollout import sample
+from searchjax.rollout.sample import Lanes
+from searchjax.rollout.schedule import Conversation, Sampling, Schedule, Talk, dealt
 
-# Lanes and rows of a feed, in blocks over a mesh.
+# Slots, lanes and rows of a feed, in blocks over a mesh.
 ROWS = PartitionSpec(DECODE["lanes"])
-
-
-@runtime_checkable
-class Conversation(Protocol):
-  """What the engine drives.
-
-  Attributes:
-    key: uint32 [2], the rollout's sampling key data.
-    prompt: token ids that begin it.
-    routing: where an engine that records routing appends the experts of each token that passes the
-      model, as int32 arrays [n L X] in order. The last token sampled never passes it.
-  """
-
-  key: np.ndarray
-  prompt: list[int]
-  routing: list[np.ndarray]
-
-  def turn_budget(self) -> int:
-    """Most tokens the next turn may sample."""
-
-  def forced_turn(self) -> list[int]:
-    """The ids the next turn takes instead of sampling; empty when it samples."""
-
-  def end_turn(self, tokens: list[int], logps: list[float], stopped: bool) -> None:
-    """Takes a sampled turn; afterwards `waits_for` and `finished` say how it goes on."""
-
-  def waits_for(self) -> list[concurrent.futures.Future]: ...
-
-  def next_tokens(self) -> list[int]:
-    """Token ids after the sampled turn, once everything waited for is there."""
-
-  finished: bool
+# States copied by one call.
+FORKS = 16
+# How long a process with nothing to do waits for its searches before it asks what others have.
+LISTEN_S = 0.02
 
 
 @dataclasses.dataclass
 class EngineCounts:
-  """Tokens and time since the engine was made: the numbers behind lane use and prefill ratio."""
+  """Tokens and time since the engine was made: the numbers behind lane use and prefill ratio.
+
+  Attributes:
+    prefill_tokens, decode_tokens: that passed the model.
+    forked_tokens: of shared prompts, copied instead of fed again.
+    decode_steps: with anything to decode; lane_steps has them times the lanes.
+    feeds: calls; each has room for feed_rows × feed_tokens.
+    seconds: in `run`.
+  """
 
   prefill_tokens: int = 0
   decode_tokens: int = 0
+  forked_tokens: int = 0
   decode_steps: int = 0
   lane_steps: int = 0
+  feeds: int = 0
   seconds: float = 0.0
-
-
-class Call(enum.IntEnum):
-  """What an engine does next; of several processes' wishes the greatest is granted."""
-
-  END = 0
-  AGAIN = 1  # Look again for conversations and responses.
-  DECODE = 2
-  FEED = 3
-
-
-def agree(call: Call) -> Call:
-  """What all processes do next: the greatest of what each has to do."""
-  return call
-
-
-@dataclasses.dataclass
-class _Lane:
-  conversation: Conversation
-  fed: int  # tokens in the device state
-  queue: list[int]  # tokens still to be fed; the last becomes the pending one
-  state: str  # "feed" | "decode" | "wait"
-  forced: list[int] = dataclasses.field(default_factory=list)
-  tokens: list[int] = dataclasses.field(default_factory=list)
-  logps: list[float] = dataclasses.field(default_factory=list)
 
 
 class Engine:
@@ -111,18 +73,18 @@ class Engine:
 
   Args:
     lanes: conversations decoded at once.
+    pool: conversations whose state is held, at least `lanes`; None is as many.
     length: most tokens of one conversation.
     feed_rows, feed_tokens: rows and tokens of one feed; rows of all blocks together.
     decode_steps: tokens decoded between two looks at the host.
     stop_ids: ids that end a turn.
-    top_k, top_p: restrict sampling; training refuses them (the recorded log-prob is the full
-      model's).
+    restricted: whether conversations may sample by top-k and top-p.
     record_routing: hand the experts chosen for every token to its conversation.
     device: where the states lie; None is the default one. Parameters must lie there too.
     division: of the parameters over a mesh, in the decode layout; no `device` then.
 
   Raises:
-    ValueError: a division that lanes, feed rows or positions do not fit.
+    ValueError: a pool smaller than the lanes, or a division that does not fit.
   """
 
   def __init__(
@@ -130,46 +92,49 @@ class Engine:
     config: ModelConfig,
     *,
     lanes: int,
+    pool: int | None = None,
     length: int,
     feed_rows: int,
     feed_tokens: int,
     decode_steps: int,
     stop_ids: tuple[int, ...],
-    top_k: int = 0,
-    top_p: float = 1.0,
+    restricted: bool = False,
     record_routing: bool = False,
     device: jax.Device | None = None,
     division: Division | None = None,
   ):
-    self.config, self.lanes, self.length = config, lanes, length
+    pool = lanes if pool is None else pool
+    if pool < lanes:
+      raise ValueError(
+        f"engine.pool, the conversations held, must be at least engine.lanes = {lanes}, got {pool}"
+      )
+    self.config, self.lanes, self.pool, self.length = config, lanes, pool, length
     self.decode_steps, self.record_routing = decode_steps, record_routing
     self.device = device or jax.devices()[0]
     self.feed_rows, self.feed_tokens = min(feed_rows, lanes), feed_tokens
-    self.stop_ids = tuple(stop_ids)
+    self.stop_ids, self.restricted = tuple(stop_ids), restricted
     self.counts = EngineCounts()
-    sampling = dict(stop_ids=self.stop_ids, top_k=top_k, top_p=top_p)
+    settings = dict(stop_ids=self.stop_ids, restricted=restricted, record_routing=record_routing)
     self.division = division
-    self.blocks = 1  # Of lanes, on different devices.
+    self.blocks = 1  # Of the pool, on different devices.
     if division is None:
-      self._cache, self._lanes = jax.device_put(
-        (empty_cache(config, lanes, length), sample.empty_lanes(lanes)), self.device
-      )
-      self._feed, self._decode = make_steps(config, record_routing=record_routing, **sampling)
+      self._cache = jax.device_put(empty_cache(config, pool, length), self.device)
+      self._steps = make_steps(config, **settings)
     else:
       self.blocks = division.mesh.shape["fsdp"] * division.mesh.shape["context"]
       self._check_division(division)
-      state = divided_state(config, division.mesh, lanes, length)
-      self._cache, self._lanes = jax.jit(
+      state = divided_state(config, division.mesh, pool, length)
+      self._cache = jax.jit(
         lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), state),
         out_shardings=jax.tree.map(lambda a: a.sharding, state),
       )()
-      self._feed, self._decode = make_divided_steps(
-        config, division, lanes=lanes, length=length, record_routing=record_routing, **sampling
-      )
+      self._steps = make_divided_steps(config, division, pool=pool, length=length, **settings)
 
   def _check_division(self, division):
     expert = division.mesh.shape["expert"]
-    for name, value in (("lanes", self.lanes), ("feed_rows", self.feed_rows)):
+    for name, value in (
+      ("lanes", self.lanes), ("pool", self.pool), ("feed_rows", self.feed_rows)
+    ):
       if value % self.blocks:
         raise ValueError(
           f"engine.{name} must be a multiple of fsdp × context = {self.blocks} on this mesh, got "
@@ -186,131 +151,176 @@ class Engine:
   def run(self, params, conversations: Iterable[Conversation], *, temperature: float) -> None:
     """Runs every conversation to its end, in place.
 
-    Searches run while other lanes decode; between decode loops the engine waits for the searches
-    then outstanding, so that the batch a token is computed in does not depend on how fast they
-    return.
+    With an engine divided over several processes, all of them call it with all conversations.
 
     Raises:
       ValueError: a prompt that leaves no room for an answer.
     """
     begun = time.perf_counter()
-    waiting = collections.deque(conversations)
-    active: dict[int, _Lane] = {}
-    # Block by block in turn, so that the blocks feed and decode alike.
-    block = self.lanes // self.blocks
-    free = collections.deque(sorted(range(self.lanes), key=lambda s: (s % block, s // block)))
-    temperature = jnp.float32(temperature)
-    call = Call.AGAIN
-    while call != Call.END:
-      while waiting and free:
-        c = waiting.popleft()
-        if len(c.prompt) + 1 >= self.length:
-          raise ValueError(
-            f"a prompt of {len(c.prompt)} tokens leaves no room in {self.length}; raise the "
-            f"engine's length or shorten the prompt"
-          )
-        active[free.popleft()] = _Lane(c, 0, list(c.prompt), "feed")
-      for slot, lane in sorted(active.items()):
-        if lane.state == "wait":
-          concurrent.futures.wait(lane.conversation.waits_for())
-          delta = lane.conversation.next_tokens()
-          if lane.conversation.finished:
-            del active[slot]
-            free.append(slot)
-            continue
-          # The last sampled token is not in the state yet: it goes first.
-          lane.queue, lane.state = [lane.tokens[-1], *delta], "feed"
-          lane.tokens, lane.logps = [], []
-      ready = self._ready(active)
-      while (call := agree(Call.FEED if any(ready) else self._next(waiting, active))) == Call.FEED:
-        self._feed_once(params, ready)
-      if call == Call.DECODE:
-        for slot in self._decode_once(params, active, temperature):
-          del active[slot]
-          free.append(slot)
+    blocks = self._schedules()
+    for block, groups in zip(blocks, dealt(conversations, self.blocks), strict=True):
+      for group in groups:
+        block.add(group, Sampling(temperature))
+    self._run(params, blocks)
     self.counts.seconds += time.perf_counter() - begun
 
-  def _ready(self, active):
-    """Lanes with tokens to feed, in order, by block."""
-    ready = [[] for _ in range(self.blocks)]
-    for slot, lane in sorted(active.items()):
-      if lane.state == "feed":
-        ready[slot * self.blocks // self.lanes].append((slot, lane))
-    return ready
+  def serve(self, params, arrivals: queue.SimpleQueue) -> None:
+    """Runs conversations (`schedule.Served`) as they arrive, until None does and all have ended.
 
-  def _next(self, waiting, active):
-    """What is left to do when nothing is to be fed."""
-    if any(lane.state == "decode" for lane in active.values()):
-      return Call.DECODE
-    return Call.AGAIN if waiting or active else Call.END
+    One that cannot begin is told so by its `refuse(reason)`.
+    """
+    self._run(params, self._schedules(), arrivals)
 
-  def _feed_once(self, params, ready):
-    """One feed: the first rows of every block; those with more to feed line up again."""
-    b, C = self.feed_rows, self.feed_tokens
-    # Padding rows feed nothing and name a lane of no row of this call, so that nothing collides.
-    slots, length, start = np.zeros(b, np.int32), np.zeros(b, np.int32), np.zeros(b, np.int32)
-    pending, left = np.zeros(b, np.int32), np.zeros(b, np.int32)
-    tokens, key = np.zeros((b, C), np.int32), np.zeros((b, 2), np.uint32)
-    generate = np.zeros(b, bool)
-    each = b // self.blocks
-    rows = []
-    for block, line in enumerate(ready):
-      rows += [(block * each + i, *entry) for i, entry in enumerate(line[:each])]
-      del line[:each]
-    for i, slot, lane in rows:
-      n = min(C, len(lane.queue) - 1)
-      # A block counts its own lanes.
-      slots[i], length[i], start[i] = slot % (self.lanes // self.blocks), n, lane.fed
-      tokens[i, :n] = lane.queue[:n]
-      lane.fed, lane.queue = lane.fed + n, lane.queue[n:]
-      pending[i], key[i] = lane.queue[0], lane.conversation.key
-      left[i] = lane.conversation.turn_budget()
-      generate[i] = len(lane.queue) == 1
-      if generate[i]:
-        lane.state, lane.forced = "decode", lane.conversation.forced_turn()
-      else:
-        ready[slot * self.blocks // self.lanes].append((slot, lane))
-      self.counts.prefill_tokens += n
-    fed = dict(
-      slots=slots, tokens=tokens, length=length, start=start, pending=pending, generate=generate,
-      left=left, key=key,
+  def _schedules(self):
+    return [Schedule(self.pool // self.blocks, self.length) for _ in range(self.blocks)]
+
+  def _run(self, params, blocks, arrivals=None):
+    served = arrivals is not None
+    while True:
+      if arrivals is not None:
+        arrivals = self._admit(blocks, arrivals)
+      self._hear(blocks)
+      self._fork(blocks)
+      if self._feed_is_due(blocks):
+        self._feed(params, blocks)
+      elif any(b.to_decode() for b in blocks):
+        self._decode(params, blocks, served=served)
+      elif arrivals is None and not any(b.busy for b in blocks):
+        return
+
+  def _admit(self, blocks, arrivals):
+    """Takes what has arrived, waiting for it if there is nothing else to do; None when closed."""
+    while True:
+      try:
+        conversation = arrivals.get(block=not any(b.busy for b in blocks))
+      except queue.Empty:
+        return arrivals
+      if conversation is None:
+        return None
+      block = min(blocks, key=lambda b: b.held)
+      try:
+        block.add([conversation], None)
+      except ValueError as error:
+        conversation.refuse(str(error))
+
+  def _feed_is_due(self, blocks):
+    """A full feed, or any where a block's lanes would stay empty."""
+    rows, lanes = self.feed_rows // self.blocks, self.lanes // self.blocks
+    return any(
+      b.to_feed() and (b.to_feed() >= rows or b.to_decode() < lanes) for b in blocks
     )
-    self._cache, self._lanes, experts = self._feed(params, self._cache, self._lanes, fed)
+
+  def _hear(self, blocks):
+    """Goes on with conversations whose responses have come; waits if there is nothing else."""
+    asking = [talk for b in blocks for talk in b.asking]
+    if not asking:
+      return
+    idle = not any(b.to_feed() or b.to_decode() for b in blocks)
+    waits = {id(talk): talk.conversation.waits_for() for talk in asking}
+    shared = self.division is not None and jax.process_count() > 1
+    if idle and all(waits.values()):
+      pending = [f for futures in waits.values() for f in futures if not f.done()]
+      first = concurrent.futures.FIRST_COMPLETED
+      if pending:
+        concurrent.futures.wait(pending, LISTEN_S if shared else None, return_when=first)
+    come = {id(t) for t in asking if all(f.done() for f in waits[id(t)])}
+    if shared:
+      come = self._tell(asking, come)
+    for block in blocks:
+      block.respond([talk for talk in block.asking if id(talk) in come])
+
+  def _tell(self, asking, come):
+    """Exchanges the responses that have come; which conversations go on, on every process."""
+    told = {
+      str(i): talk.conversation.responses()
+      for i, talk in enumerate(asking) if talk.conversation.own and id(talk) in come
+    }
+    heard = {int(i): r for part in exchange_json(told) for i, r in part.items()}
+    for i, responses in heard.items():
+      if not asking[i].conversation.own:
+        asking[i].conversation.hear(responses)
+    return {id(asking[i]) for i in heard}
+
+  def _fork(self, blocks):
+    copies = [collections.deque(b.begin()) for b in blocks]
+    while any(copies):
+      source, target = (np.zeros((self.blocks, FORKS), np.int32) for _ in range(2))
+      count = np.zeros(self.blocks, np.int32)
+      for i, left in enumerate(copies):
+        while left and count[i] < FORKS:
+          source[i, count[i]], target[i, count[i]], tokens = left.popleft()
+          count[i] += 1
+          self.counts.forked_tokens += tokens
+      rows = self._place(dict(source=source.ravel(), target=target.ravel(), count=count))
+      self._cache = self._steps.fork(self._cache, rows)
+
+  def _feed(self, params, blocks):
+    b, C = self.feed_rows, self.feed_tokens
+    slots, length, start = (np.zeros(b, np.int32) for _ in range(3))
+    tokens = np.zeros((b, C), np.int32)
+    each = b // self.blocks
+    fed = []
+    for block, schedule in enumerate(blocks):
+      for i, (row, piece, at) in enumerate(schedule.feeds(each, C), block * each):
+        slots[i], length[i], start[i] = row.slot, len(piece), at
+        tokens[i, : len(piece)] = piece
+        fed.append((i, row))
+    rows = self._place(dict(slots=slots, tokens=tokens, length=length, start=start))
+    self._cache, experts = self._steps.feed(params, self._cache, rows)
+    self.counts.prefill_tokens += int(length.sum())
+    self.counts.feeds += 1
     if self.record_routing:
       experts = np.moveaxis(np.asarray(experts), 0, 2)
-      for i, _, lane in rows:
-        lane.conversation.routing.append(experts[i, : length[i]])
+      for i, row in fed:
+        row.routing.append(experts[i, : length[i]])
 
-  def _decode_once(self, params, active, temperature):
-    forced = np.full((self.lanes, self.decode_steps), -1, np.int32)
-    for slot, lane in active.items():
-      ids = lane.forced[len(lane.tokens) : len(lane.tokens) + self.decode_steps]
-      forced[slot, : len(ids)] = ids
-    self._cache, self._lanes, out = self._decode(
-      params, self._cache, self._lanes, temperature, forced
+  def _decode(self, params, blocks, *, served):
+    B, each = self.lanes, self.lanes // self.blocks
+    arrays = dict(
+      slot=np.zeros(B, np.int32), token=np.zeros(B, np.int32), position=np.zeros(B, np.int32),
+      left=np.zeros(B, np.int32), key=np.zeros((B, 2), np.uint32),
+      forced=np.full((B, self.decode_steps), -1, np.int32), temperature=np.ones(B, np.float32),
+      top_k=np.zeros(B, np.int32), top_p=np.ones(B, np.float32),
     )
-    out, going = jax.device_get((out, self._lanes.generating))
-    tokens, logp, count = out["tokens"], out["logp"], out["count"]
+    talks = [schedule.lanes(each) for schedule in blocks]
+    for block, (schedule, some) in enumerate(zip(blocks, talks, strict=True)):
+      begin = block * each
+      for i, talk in enumerate(some, begin):
+        self._fill(arrays, i, talk)
+      idle = schedule.idle_slots(some)
+      for i in range(begin + len(some), begin + each):
+        arrays["slot"][i] = next(idle)
+    self._cache, out = self._steps.decode(params, self._cache, Lanes(**self._place(arrays)))
+    out = jax.device_get(out)
+    count = out["count"]
     self.counts.decode_steps += int(count.max())
-    self.counts.lane_steps += int(count.max()) * self.lanes
+    self.counts.lane_steps += int(count.max()) * B
     self.counts.decode_tokens += int(count.sum())
-    done = []
-    for slot, lane in sorted(active.items()):
-      if lane.state != "decode":
-        continue
-      n = int(count[slot])
-      lane.fed += n
-      lane.tokens += tokens[slot, :n].tolist()
-      lane.logps += logp[slot, :n].tolist()
-      if self.record_routing:
-        lane.conversation.routing.append(out["experts"][slot, :n])
-      if not going[slot]:
-        stopped = lane.tokens[-1] in self.stop_ids
-        lane.conversation.end_turn(lane.tokens, lane.logps, stopped)
-        lane.state = "wait"
-        if lane.conversation.finished:
-          done.append(slot)
-    return done
+    for block, (schedule, some) in enumerate(zip(blocks, talks, strict=True)):
+      pieces = []
+      for i, talk in enumerate(some, block * each):
+        n = int(count[i])
+        pieces.append((out["tokens"][i, :n].tolist(), out["logp"][i, :n].tolist(),
+                       bool(out["going"][i])))
+        if self.record_routing:
+          talk.routing.append(out["experts"][i, :n])
+      schedule.decoded(some, pieces, self.stop_ids, served=served)
+
+  def _fill(self, arrays, i, talk: Talk):
+    s = talk.sampling
+    if (s.top_k or s.top_p < 1.0) and not self.restricted:
+      raise ValueError("this engine samples from the whole distribution: no top_k, no top_p")
+    ids = talk.forced[len(talk.tokens) : len(talk.tokens) + self.decode_steps]
+    arrays["forced"][i, : len(ids)] = ids
+    arrays["slot"][i], arrays["position"][i], arrays["left"][i] = talk.slot, talk.fed, talk.left
+    arrays["token"][i] = talk.tokens[-1] if talk.tokens else talk.queue[0]
+    arrays["key"][i] = talk.conversation.key
+    arrays["temperature"][i], arrays["top_k"][i], arrays["top_p"][i] = (
+      s.temperature, s.top_k, s.top_p
+    )
+
+  def _place(self, rows):
+    return rows if self.division is None else place(rows, self.division.mesh, ROWS)
 
 
 class EngineGroup:
@@ -320,7 +330,7 @@ class EngineGroup:
 
   Args:
     devices: each gets an engine.
-    lanes: of all engines together; must divide by the devices.
+    lanes, pool: of all engines together; must divide by the devices.
     division: as for `Engine`; None gives every device an engine.
     **settings: as for `Engine`.
   """
@@ -331,33 +341,55 @@ class EngineGroup:
     *,
     devices: list[jax.Device],
     lanes: int,
+    pool: int | None = None,
     division: Division | None = None,
     **settings,
   ):
     if division is not None:
-      self.engines = [Engine(config, lanes=lanes, division=division, **settings)]
+      self.engines = [Engine(config, lanes=lanes, pool=pool, division=division, **settings)]
       return
-    if lanes % len(devices):
-      raise ValueError(
-        f"engine.lanes must be a multiple of the {len(devices)} devices, got {lanes}"
-      )
+    n, pool = len(devices), lanes if pool is None else pool
+    for name, value in (("lanes", lanes), ("pool", pool)):
+      if value % n:
+        raise ValueError(f"engine.{name} must be a multiple of the {n} devices, got {value}")
     self.engines = [
-      Engine(config, lanes=lanes // len(devices), device=device, **settings) for device in devices
+      Engine(config, lanes=lanes // n, pool=pool // n, device=device, **settings)
+      for device in devices
     ]
+
+  @property
+  def divided(self) -> bool:
+    """Whether its one engine is divided over a mesh."""
+    return self.engines[0].division is not None
 
   def run(self, params, conversations: Iterable[Conversation], *, temperature: float) -> None:
     """As `Engine.run`; `params` must lie whole on every device, or as the division says."""
-    conversations = list(conversations)
-    n = len(self.engines)
-    if self.engines[0].division is not None:
-      return self.engines[0].run(params, conversations, temperature=temperature)
+    parts = [
+      [c for group in groups for c in group]
+      for groups in dealt(conversations, len(self.engines))
+    ]
+    self._each(
+      params, lambda engine, here, i: engine.run(here, parts[i], temperature=temperature)
+    )
 
-    def run_one(i):
-      here = jax.tree.map(lambda a: _on_device(a, self.engines[i]), params)
-      self.engines[i].run(here, conversations[i::n], temperature=temperature)
+  def serve(self, params, arrivals: queue.SimpleQueue) -> None:
+    """As `Engine.serve`: each engine takes what arrives when it has room."""
 
-    with concurrent.futures.ThreadPoolExecutor(n) as pool:
-      for done in [pool.submit(run_one, i) for i in range(n)]:
+    def one(engine, here, i):
+      engine.serve(here, arrivals)
+      arrivals.put(None)  # For the next engine.
+
+    self._each(params, one)
+
+  def _each(self, params, run: Callable):
+    if self.divided:
+      return run(self.engines[0], params, 0)
+
+    def one(i, engine):
+      run(engine, jax.tree.map(lambda a: _on_device(a, engine), params), i)
+
+    with concurrent.futures.ThreadPoolExecutor(len(self.engines)) as pool:
+      for done in [pool.submit(one, i, engine) for i, engine in enumerate(self.engines)]:
         done.result()
 
   def take_counts(self) -> EngineCounts:
@@ -381,90 +413,104 @@ def _on_device(array, engine):
 # ---- the jitted steps ----------------------------------------------------------------------------
 
 
-def make_steps(
-  config: ModelConfig, *, record_routing: bool, **sampling
-) -> tuple[Callable, Callable]:
-  """Jits feed and decode on one device; cache and lanes are donated.
+@dataclasses.dataclass(frozen=True)
+class EngineSteps:
+  """An engine's jitted functions; the pool is donated.
 
-  feed takes (parameters, cache, lanes, {argument of `sample.feed`: rows}), decode takes
-  (parameters, cache, lanes, temperature, forced).
-
-  Args:
-    sampling: stop_ids, top_k and top_p of `sample.decode`.
+  Attributes:
+    feed: (parameters, pool, {slots, tokens, length, start}) to pool and experts, see
+      `model.forward.prefill`.
+    fork: (pool, {source, target, count}) to the pool, see `model.cache.fork`.
+    decode: (parameters, pool, lanes) to pool and tokens, see `sample.decode`.
   """
-  donated = dict(donate_argnames=("cache", "lanes"))
-  feed = functools.partial(_feed, config=config, record=record_routing)
-  decode = functools.partial(_decode, config=config, record=record_routing, **sampling)
-  return jax.jit(feed, **donated), jax.jit(decode, **donated)
+
+  feed: Callable
+  fork: Callable
+  decode: Callable
+
+
+def make_steps(
+  config: ModelConfig, *, stop_ids: tuple[int, ...], restricted: bool, record_routing: bool
+) -> EngineSteps:
+  """Jits them on one device."""
+  functions = _functions(config, sample.WHOLE, stop_ids, restricted, record_routing)
+  return EngineSteps(*(jax.jit(f, donate_argnames="cache") for f in functions))
 
 
 def make_divided_steps(
-  config: ModelConfig, division: Division, *, lanes: int, length: int, record_routing: bool,
-  **sampling,
-) -> tuple[Callable, Callable]:
-  """`make_steps` over a mesh: parameters in the decode layout, lanes and rows in blocks."""
+  config: ModelConfig, division: Division, *, pool: int, length: int, stop_ids: tuple[int, ...],
+  restricted: bool, record_routing: bool,
+) -> EngineSteps:
+  """`make_steps` over a mesh: parameters in the decode layout, slots and rows in blocks.
+
+  What the host reads comes whole to every process.
+  """
   mesh = division.mesh
-  sizes = {axis: mesh.shape[axis] for axis in MESH_AXES}
-  steps = sample.divided_steps(Serving(**sizes))
-  state = cache_specs(config, mesh, lanes, length), ROWS
-  donated = dict(donate_argnames=("cache", "lanes"))
-
-  def feed(params, cache, lanes, rows):
-    step = functools.partial(_feed, config=config, record=record_routing, steps=steps)
-    return jax.shard_map(
-      step, mesh=mesh, in_specs=(division.specs, *state, ROWS),
-      out_specs=(*state, PartitionSpec(None, *ROWS)), check_vma=False,
-    )(params, cache, lanes, rows)
-
-  def decode(params, cache, lanes, temperature, forced):
-    step = functools.partial(_decode, config=config, record=record_routing, steps=steps, **sampling)
-    return jax.shard_map(
-      step, mesh=mesh, in_specs=(division.specs, *state, PartitionSpec(), ROWS),
-      out_specs=(*state, ROWS), check_vma=False,
-    )(params, cache, lanes, temperature, forced)
-
-  return jax.jit(feed, **donated), jax.jit(decode, **donated)
+  steps = sample.divided_steps(Serving(**{axis: mesh.shape[axis] for axis in MESH_AXES}))
+  cache = cache_specs(config, mesh, pool, length)
+  feed, fork, decode = _functions(config, steps, stop_ids, restricted, record_routing)
+  over = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+  feed = over(
+    feed, in_specs=(division.specs, cache, ROWS), out_specs=(cache, PartitionSpec(None, *ROWS))
+  )
+  fork = over(fork, in_specs=(cache, ROWS), out_specs=cache)
+  decode = over(decode, in_specs=(division.specs, cache, ROWS), out_specs=(cache, ROWS))
+  lie = jax.tree.map(lambda spec: NamedSharding(mesh, spec), cache)
+  whole = NamedSharding(mesh, PartitionSpec())
+  return EngineSteps(
+    jax.jit(feed, donate_argnums=1, out_shardings=(lie, whole)),
+    jax.jit(fork, donate_argnums=0, out_shardings=lie),
+    jax.jit(decode, donate_argnums=1, out_shardings=(lie, whole)),
+  )
 
 
-def cache_specs(config: ModelConfig, mesh: Mesh, lanes: int, length: int) -> Cache:
+def _functions(config, steps, stop_ids, restricted, record):
+  def feed(params, cache, rows):
+    cache, experts = steps.prefill(params, config, cache, **rows)
+    return cache, experts if record else None
+
+  def fork(cache, rows):
+    return steps.fork(cache, rows["source"], rows["target"], rows["count"][0])
+
+  def decode(params, cache, lanes):
+    cache, out = sample.decode(
+      params, config, cache, lanes, stop_ids=stop_ids, restricted=restricted, steps=steps
+    )
+    if not record:
+      out.pop("experts")
+    return cache, out
+
+  return feed, fork, decode
+
+
+def cache_specs(config: ModelConfig, mesh: Mesh, pool: int, length: int) -> Cache:
   """PartitionSpecs of a stacked cache.
 
   Raises:
-    ValueError: lanes or positions do not divide.
+    ValueError: slots or positions do not divide.
   """
   sizes = {axis: mesh.shape[axis] for axis in MESH_AXES}
-  return partition_specs(stacked_cache_specs(config, lanes, length), DECODE, sizes)
+  return partition_specs(stacked_cache_specs(config, pool, length), DECODE, sizes)
 
 
-def divided_state(
-  config: ModelConfig, mesh: Mesh, lanes: int, length: int
-) -> tuple[Cache, sample.Lanes]:
-  """Cache and lanes of an engine divided over a mesh, as shapes with shardings."""
-  place = lambda shape, dtype, spec: jax.ShapeDtypeStruct(
-    shape, dtype, sharding=NamedSharding(mesh, spec)
-  )
-  cache = jax.tree.map(
-    lambda spec, part: place(spec.shape, spec.dtype, part),
-    stacked_cache_specs(config, lanes, length), cache_specs(config, mesh, lanes, length),
+def divided_state(config: ModelConfig, mesh: Mesh, pool: int, length: int) -> Cache:
+  """The pool of an engine divided over a mesh, as shapes with shardings."""
+  return jax.tree.map(
+    lambda spec, part: jax.ShapeDtypeStruct(
+      spec.shape, spec.dtype, sharding=NamedSharding(mesh, part)
+    ),
+    stacked_cache_specs(config, pool, length), cache_specs(config, mesh, pool, length),
     is_leaf=lambda x: isinstance(x, ParamSpec),
   )
-  empty = jax.eval_shape(lambda: sample.empty_lanes(lanes))
-  return cache, jax.tree.map(lambda a: place(a.shape, a.dtype, ROWS), empty)
 
 
-def _feed(params, cache, lanes, rows, config, record, steps=sample.WHOLE):
-  cache, lanes, experts = sample.feed(params, config, cache, lanes, **rows, steps=steps)
-  return cache, lanes, experts if record else None
-
-
-def _decode(
-  params, cache, lanes, temperature, forced, config, stop_ids, top_k, top_p, record,
-  steps=sample.WHOLE,
-):
-  cache, lanes, out = sample.decode(
-    params, config, cache, lanes, temperature, forced, stop_ids=stop_ids, top_k=top_k, top_p=top_p,
-    steps=steps,
+def divided_lanes(mesh: Mesh, lanes: int, steps: int) -> Lanes:
+  """Lanes of a decode call of `steps` tokens over a mesh, as shapes with shardings."""
+  row = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
+    (lanes, *shape), dtype, sharding=NamedSharding(mesh, ROWS)
   )
-  if not record:
-    out.pop("experts")
-  return cache, lanes, out
+  return Lanes(
+    slot=row(), token=row(), position=row(), left=row(), key=row(2, dtype=jnp.uint32),
+    forced=row(steps), temperature=row(dtype=jnp.float32), top_k=row(),
+    top_p=row(dtype=jnp.float32),
+  )

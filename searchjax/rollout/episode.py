@@ -1,10 +1,12 @@
 """One search conversation: prompt, sampled turns, tool calls, answer.  HOST.
 
 The rules of SPEC 3: every query is a call; a call over the budget, with a bad schema or an unknown
-tool is answered by a short tool response and charged; after a refusal for the budget one turn is
-left to answer in. A search the service could not serve counts in e_i. Ids are only appended.
+tool is answered by a short tool response and charged. Where calls or tokens are used up, the
+response says so, and one turn is left to answer in. A search the service could not serve counts in
+e_i. Ids are only appended.
 """
 
+import collections
 import concurrent.futures
 import dataclasses
 from typing import Any
@@ -15,6 +17,8 @@ from searchjax.data.chat import ChatFormat, ToolCall
 from searchjax.search.tool import BUDGET_USED_UP, ToolOutcome, model_failure
 
 
+# The response to calls whose results would leave no room for an answer.
+NO_ROOM = "the token budget is used up, answer now"
 # What came of an episode, beyond its tokens, mask and log-probs.
 OUTCOME = (
   "turns", "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "finished",
@@ -28,17 +32,23 @@ class Limits:
     calls: queries a rollout may make.
     turn_tokens: tokens one turn may sample.
     tokens: tokens of the whole conversation.
+    answer_tokens: tokens that a tool response must leave for the turn after it.
     invalid_share: share of failed searches above which the rollout is invalid.
   """
 
   calls: int
   turn_tokens: int
   tokens: int
+  answer_tokens: int = 32
   invalid_share: float = 0.5
+
+  def leave_room(self, tokens: int) -> bool:
+    """Whether a conversation of so many tokens has room for a turn to answer in."""
+    return tokens + min(self.answer_tokens, self.turn_tokens) <= self.tokens
 
 
 class Episode:
-  """A Conversation (see `rollout.engine`) about one question.
+  """A Conversation (see `rollout.schedule`) about one question.
 
   Attributes, once finished:
     tokens, mask, logps: the whole conversation; mask is True on sampled tokens.
@@ -50,9 +60,11 @@ class Episode:
     final_answer: what the user reads; empty unless stop is "answer".
     final_length: tokens of the final turn.
     tool_calls, tool_failures, malformed_calls: c_i, e_i, and calls with errors.
-    forced: the budget was used up and the answer asked for.
+    searches: queries the service was asked, served or not.
+    forced: a budget was used up and the answer asked for.
     valid: False where failures of the search service or the engine decided the rollout.
     routing: experts of every token but the last, where the engine records them.
+    own: whether this process asks the service; see `rollout.schedule.Shared`.
   """
 
   def __init__(
@@ -76,6 +88,7 @@ class Episode:
     self.turns = [{"role": m["role"], "text": m["content"]} for m in messages]
     self.tool_calls = self.tool_failures = self.malformed_calls = self.searches = 0
     self.forced = self.finished = False
+    self.own = True
     self.stop, self.failure, self.final_answer, self.final_length = "", "", "", 0
     self.routing: list[np.ndarray] = []
     self._futures: list[concurrent.futures.Future] = []
@@ -110,17 +123,35 @@ class Episode:
   def waits_for(self) -> list[concurrent.futures.Future]:
     return self._futures
 
+  def responses(self) -> list[dict[str, Any]]:
+    """What the service said, for another process's copy of this episode."""
+    return [dataclasses.asdict(f.result()) | {"results": ()} for f in self._futures]
+
+  def hear(self, responses: list[dict[str, Any]]) -> None:
+    """Takes the responses that another process was given."""
+    for future, response in zip(self._futures, responses, strict=True):
+      if not future.done():
+        future.set_result(ToolOutcome(**response))
+
   def next_tokens(self) -> list[int]:
     outcomes: list[ToolOutcome] = [f.result() for f in self._futures]
     self._futures = []
-    for outcome in outcomes:
-      self.tool_failures += outcome.status == "infra_failure"
-      self.turns.append({"role": "tool", "text": outcome.text, "status": outcome.status})
+    self.searches += sum(o.status != "model_failure" for o in outcomes)
+    self.tool_failures += sum(o.status == "infra_failure" for o in outcomes)
+    # Checked on the ids that will be fed.
     delta = self.chat.encode_tool_delta([o.text for o in outcomes])
-    # Checked on the ids that will be fed; one token must be left to sample.
-    if len(self.tokens) + len(delta) + 1 >= self.limits.tokens:
+    refused = not self.limits.leave_room(len(self.tokens) + len(delta))
+    if refused:
+      outcomes = [o if o.status == "infra_failure" else model_failure(NO_ROOM) for o in outcomes]
+      delta = self.chat.encode_tool_delta([o.text for o in outcomes])
+    for outcome in outcomes:
+      self.turns.append({"role": "tool", "text": outcome.text, "status": outcome.status})
+      if outcome.status == "infra_failure":
+        self.turns[-1]["reason"] = outcome.reason
+    if not self.limits.leave_room(len(self.tokens) + len(delta)):
       self._finish("context")
       return []
+    self.forced |= refused
     self.tokens += delta
     self.mask += [False] * len(delta)
     self.logps += [0.0] * len(delta)
@@ -152,6 +183,16 @@ class Episode:
     return self.stop != "infra" and not searches_failed
 
   @property
+  def invalid_reason(self) -> str:
+    """Why it counts nowhere, in a few words; empty for a valid one."""
+    if self.valid:
+      return ""
+    if self.stop == "infra":
+      return f"engine: {self.failure}"
+    reasons = collections.Counter(turn["reason"] for turn in self.turns if "reason" in turn)
+    return f"search: {reasons.most_common(1)[0][0]}"
+
+  @property
   def generated(self) -> int:
     return sum(self.mask)
 
@@ -163,7 +204,8 @@ class Episode:
     if isinstance(attempt, str):
       self.malformed_calls += 1
       return _done(ToolOutcome(attempt, "model_failure", False, "malformed call"))
-    self.searches += 1
+    if not self.own:
+      return concurrent.futures.Future()  # For `hear`.
     return self.tool.submit(attempt, getattr(self.question, "world", None))
 
   def _finish(self, stop: str) -> None:

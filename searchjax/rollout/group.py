@@ -22,6 +22,7 @@ from searchjax.data.demonstrations import budget_statement
 from searchjax.dist.distributed import exchange, exchange_json
 from searchjax.rollout.engine import EngineCounts, EngineGroup
 from searchjax.rollout.episode import Episode, Limits
+from searchjax.rollout.schedule import dealt
 
 # Independent streams of one seed.
 PURPOSES = {"rollout": 0, "reference": 1, "evaluation": 2, "gate": 3}
@@ -93,8 +94,8 @@ def collect_groups(
 
 
 @runtime_checkable
-class Shared(Protocol):
-  """A Conversation (see `rollout.engine`) whose end can be told to another process."""
+class Told(Protocol):
+  """A Conversation (see `rollout.schedule`) whose end can be told to another process."""
 
   def outcome(self) -> dict[str, Any]:
     """What came of it: numbers, strings, arrays, and lists and dicts of these."""
@@ -104,27 +105,25 @@ class Shared(Protocol):
 
 
 def run_shared(
-  engine: EngineGroup, params, conversations: Sequence[Shared], *, temperature: float
+  engine: EngineGroup, params, conversations: Sequence[Told], *, temperature: float
 ) -> None:
   """`EngineGroup.run`, shared by the processes; a collective where there are several.
 
-  A conversation runs on the device it would run on if all devices were one process's, so its
-  numbers are the same.
-
-  Raises:
-    ValueError: an engine divided over a mesh, and several processes.
+  A conversation runs on the device it would run on if all devices were one process's. Of an engine
+  that is divided over the processes, all run every conversation and each asks for the responses of
+  its own.
   """
   count, here = jax.process_count(), jax.process_index()
-  if count == 1:
+  if engine.divided:
+    for i, conversation in enumerate(conversations):
+      conversation.own = i % count == here
+  if count == 1 or engine.divided:
     engine.run(params, conversations, temperature=temperature)
     return
-  if getattr(engine.engines[0], "division", None) is not None:
-    raise ValueError(
-      "an engine that is divided over a mesh runs in one process only; with several, the policy "
-      "must fit a device (mesh.layout=replicated or a smaller model)"
-    )
   n = len(engine.engines)
-  own = {i for i in range(len(conversations)) if i % (n * count) // n == here}
+  number = {id(c): i for i, c in enumerate(conversations)}
+  parts = dealt(conversations, n * count)[here * n : (here + 1) * n]
+  own = {number[id(c)] for groups in parts for group in groups for c in group}
   engine.run(params, [conversations[i] for i in sorted(own)], temperature=temperature)
   told = flax.serialization.msgpack_serialize({str(i): conversations[i].outcome() for i in own})
   for part in exchange(told):
@@ -133,23 +132,23 @@ def run_shared(
         conversations[int(i)].take_outcome(outcome)
 
 
-def process_lanes(lanes: int) -> int:
-  """This process's part of a run's lanes.
+def process_part(name: str, value: int) -> int:
+  """This process's part of a run's lanes or pool.
 
   Raises:
     ValueError: they do not divide by the processes.
   """
-  if lanes % jax.process_count():
+  if value % jax.process_count():
     raise ValueError(
-      f"engine.lanes must be a multiple of the {jax.process_count()} processes, got {lanes}"
+      f"engine.{name} must be a multiple of the {jax.process_count()} processes, got {value}"
     )
-  return lanes // jax.process_count()
+  return value // jax.process_count()
 
 
 def take_counts(engine: EngineGroup) -> EngineCounts:
   """`EngineGroup.take_counts` over all processes; a collective where there are several."""
   counts = engine.take_counts()
-  if jax.process_count() == 1:
+  if jax.process_count() == 1 or engine.divided:
     return counts
   of = exchange_json(dataclasses.asdict(counts))
   total = {name: sum(c[name] for c in of) for name in of[0]}

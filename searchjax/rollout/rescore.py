@@ -17,7 +17,7 @@ from searchjax.rollout.group import run_shared
 
 
 class Rescored:
-  """A Conversation (see `rollout.engine`) that repeats a finished one.
+  """A Conversation (see `rollout.schedule`) that repeats a finished one.
 
   Args:
     episode: an Episode, or anything with its key, prompt, tokens, mask and stop.
@@ -29,7 +29,7 @@ class Rescored:
   def __init__(self, episode: Any):
     self.key, self.prompt = episode.key, episode.prompt
     self.routing: list[np.ndarray] = []
-    self.finished = False
+    self.finished, self.own = False, True
     self.logps = [0.0] * len(self.prompt)
     self._tokens = episode.tokens
     self._turns = _runs(episode.mask, len(self.prompt))
@@ -54,6 +54,12 @@ class Rescored:
 
   def waits_for(self) -> list[concurrent.futures.Future]:
     return []
+
+  def responses(self) -> list:
+    return []
+
+  def hear(self, responses: list) -> None:
+    """Nothing: every process has the episode."""
 
   def next_tokens(self) -> list[int]:
     if self._at == len(self._turns):
