@@ -13,6 +13,8 @@ Variants   configs/grpo_tiny.py:smoke, :ablation (20 steps); ablations on the co
 
 from ml_collections import ConfigDict
 
+from searchjax.search.options import SEARCH
+
 
 def get_config(variant: str = "") -> ConfigDict:
   c = ConfigDict()
@@ -58,8 +60,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.scorer = ConfigDict(dict(rows=32, length=160))
   c.data = ConfigDict(dict(questions=1200, chats=120, hops=(1, 2, 3), rubric_share=0.1))
   c.search = ConfigDict(
-    dict(url="", corpus="", max_results=1, timeout_s=10.0, retries=3, titles=False,
-         tools_in_prompt=False)
+    SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
   c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))

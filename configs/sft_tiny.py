@@ -10,6 +10,7 @@ Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
 from ml_collections import ConfigDict
 
 from searchjax.data.demonstrations import RATES
+from searchjax.search.options import SEARCH
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -52,8 +53,7 @@ def get_config(variant: str = "") -> ConfigDict:
   )
   c.gate = ConfigDict(dict(every=400, questions=48))
   c.search = ConfigDict(
-    dict(url="", corpus="", max_results=1, timeout_s=10.0, retries=3, titles=False,
-         tools_in_prompt=False)
+    SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )
   c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
   c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))

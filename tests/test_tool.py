@@ -200,11 +200,11 @@ def test_closing_ends_what_is_under_way():
 
 
 @pytest.mark.parametrize("arguments, message", [
-  (dict(base_url="localhost:80"), "expected an http"), (dict(max_results=0), "above 0"),
+  (dict(service="localhost:80"), "expected an http"), (dict(max_results=0), "above 0"),
   (dict(retries=-1), "retries from 0"), (dict(timeout_s=0.0), "timeout_s")])
 def test_bad_settings_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
-    SearchTool(**{"base_url": "http://127.0.0.1:1", **arguments})
+    SearchTool(**{"service": "http://127.0.0.1:1", **arguments})
 
 
 def test_the_schema_has_one_required_text():

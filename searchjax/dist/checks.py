@@ -20,14 +20,15 @@ LEAST = {
   "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
   "data.rubric_share": 0.0, "invalid_share": 0.0, "advantage.eps": 0.0,
   "distributed.processes": 1, "distributed.process": -1, "profile.first_step": 0,
-  "profile.steps": 0,
+  "profile.steps": 0, "search.connections": 1, "search.per_second": 0.0, "search.leak_ngram": 0,
+  "search.snippet_chars": 0, "search.dollars_per_1000": -1.0,
 }
 LARGEST_SEED = 2**31 - 1
 MOST = {
   "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
 }
 ABOVE_ZERO = ("temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm",
-              "search.timeout_s", "distributed.form_limit_s", "distributed.silence_limit_s",
+              "search.timeout_s", "search.deadline_s", "distributed.form_limit_s", "distributed.silence_limit_s",
               "distributed.stall_limit_s")
 _PENALTIES = ("anchored", "unconditional", "off")
 CHOICES = {
@@ -40,6 +41,8 @@ CHOICES = {
   "mesh.layout": ("replicated", "zero3"),
   "engine.layout": ("replicated", "decode"),
   "moment_dtype": ("float32", "bfloat16"),
+  "search.provider": ("local", "searxng", "serper", "brave", "tavily", "exa", "perplexity",
+                      "google"),
   "compute.remat": ("none", "layer", "parts"),
 }
 # Sequences: the least and the most an element may be.

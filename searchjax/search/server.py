@@ -1,6 +1,6 @@
 """The atlas, or one's own pages, served over HTTP on loopback.  HOST.
 
-  python -m searchjax.search.server [--port 0] [--corpus FILE.jsonl] [--ready-file F]
+  python -m searchjax.search.server [--port 0] [--corpus FILE.jsonl] [--ready-file F] [--faults F]
 
   POST /search {"query": str, "num_results": int, "world": int | null}
        -> {"results": [{"title", "url", "snippet"}]}
@@ -9,13 +9,16 @@
   GET  /health -> {"status": "ok", "pages": int}
 
 A world other than null renames every entity (worlds.py): the query is read under that world's
-names and the results are written under them.
+names and the results are written under them. With faults (faults.py) it takes one search a request;
+the header x-attempt says which attempt it is, else the server counts.
 
 Spec     3 (search_web).
 Source   starlette and uvicorn.
 """
 
 import argparse
+import asyncio
+import collections
 import contextlib
 import functools
 import json
@@ -27,16 +30,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from searchjax.search.atlas import Atlas, fold, load_atlas
+from searchjax.search.faults import Faults, parse_faults
 from searchjax.search.index import SearchIndex
 from searchjax.search.worlds import World, name_banks
 
@@ -111,20 +115,42 @@ def check_search(request: dict, renameable: bool) -> tuple[str, int, int | None]
   return query, count, world
 
 
-def make_app(service: SearchService, renameable: bool) -> Starlette:
+def make_app(service: SearchService, renameable: bool, faults: Faults | None = None) -> Starlette:
   """The ASGI application over one service."""
+  asked = collections.Counter()
 
   async def search(request: Request) -> Response:
     try:
       body = read_body(await request.body())
       if "searches" not in body:
-        return _json({"results": service.search(*check_search(body, renameable))})
+        one = check_search(body, renameable)
+        results = service.search(*one)
+        if faults is None:
+          return _json({"results": results})
+        return await faulty(request, one[0], results)
+      if faults is not None:
+        raise ValueError("with faults, one search a request")
       if not isinstance(body["searches"], list) or len(body["searches"]) > MAX_SEARCHES:
         raise ValueError(f"expected \"searches\" as a list of at most {MAX_SEARCHES}")
       searches = [check_search(one, renameable) for one in body["searches"]]
     except ValueError as error:
       return _json({"error": str(error)}, 400)
     return _json({"answers": [{"results": service.search(*one)} for one in searches]})
+
+  async def faulty(request: Request, query: str, results: list[dict]) -> Response:
+    told = request.headers.get("x-attempt", "")
+    if not told.isdecimal():
+      asked[query] += 1
+    attempt = int(told) if told.isdecimal() else asked[query]
+    kind = faults.of(query, attempt)
+    if kind is None:
+      return _json({"results": results})
+    reply = faults.reply(kind, query, attempt, results, time.time())
+    await asyncio.sleep(reply.wait_s)
+    headers = {"retry-after": reply.retry_after} if reply.retry_after else None
+    if reply.drip_s:
+      return StreamingResponse(_slowly(reply.body, reply.drip_s), reply.status, headers, reply.media)
+    return Response(reply.body, reply.status, headers, reply.media)
 
   async def health(request: Request) -> Response:
     del request
@@ -138,13 +164,21 @@ def _json(content: dict, status: int = 200) -> Response:
   return Response(json.dumps(content, ensure_ascii=False), status, media_type="application/json")
 
 
+async def _slowly(body: str, seconds: float) -> AsyncIterator[str]:
+  for character in body:
+    yield character
+    await asyncio.sleep(seconds / len(body))
+
+
 @contextlib.contextmanager
-def start_server(corpus: str | os.PathLike | None = None, port: int = 0) -> Iterator[str]:
+def start_server(corpus: str | os.PathLike | None = None, port: int = 0, faults: str = ""
+                 ) -> Iterator[str]:
   """Runs the server in a process of its own and gives its base URL; it ends with the block.
 
   Args:
     corpus: a JSONL file of pages; None serves the packaged atlas.
     port: 0 lets the system choose a free one.
+    faults: see `parse_faults`; "" for none.
 
   Raises:
     ValueError: the server could not start; the message is its own one line.
@@ -155,6 +189,8 @@ def start_server(corpus: str | os.PathLike | None = None, port: int = 0) -> Iter
                "--ready-file", str(ready), "--stop-with-stdin"]
     if corpus is not None:
       command += ["--corpus", str(corpus)]
+    if faults:
+      command += ["--faults", faults]
     root = str(pathlib.Path(__file__).resolve().parents[2])
     paths = [root] + [p for p in [os.environ.get("PYTHONPATH")] if p]
     with open(pathlib.Path(folder) / "errors", "w+", encoding="utf-8") as errors:
@@ -240,10 +276,13 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--port", type=int, default=0, help="0: any free port")
   parser.add_argument("--corpus", help="JSONL file of pages; the packaged atlas by default")
   parser.add_argument("--ready-file", type=pathlib.Path, help="receives the base URL when ready")
+  parser.add_argument("--faults", default="", metavar="KIND=RATE,...",
+                      help="misbehave, e.g. 429=0.1,hang=0.02,poison=1@capital,seed=3")
   parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
   listener = None
   try:
     options = parser.parse_args(arguments)
+    faults = parse_faults(options.faults)
     listener = _bind(options.port)
     atlas = load_atlas(options.corpus)
     try:
@@ -259,9 +298,10 @@ def main(arguments: list[str] | None = None) -> int:
       listener.close()
     print("error:", " ".join(str(error).split()), file=sys.stderr)
     return 2
-  app = make_app(service, renameable=bool(atlas.names_bank))
+  app = make_app(service, renameable=bool(atlas.names_bank), faults=faults)
   server = uvicorn.Server(uvicorn.Config(
-    app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600))
+    app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600,
+    timeout_graceful_shutdown=1 if faults else None))  # a hang is not waited for
   print(f"{service.num_pages} pages at {base_url}", flush=True)
   if options.stop_with_stdin:
     threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
