@@ -11,6 +11,7 @@ Source   none.
 from ml_collections import ConfigDict
 
 from searchjax.data.demonstrations import RATES
+from searchjax.search.options import SEARCH
 
 CHIPS_A_HOST = 4
 
@@ -115,10 +116,7 @@ def _adamw(**values: float | str) -> ConfigDict:
 
 def _add_rollouts(c: ConfigDict, lanes: int) -> None:
   """The search service, a conversation's limits, and the engine, divided over the mesh."""
-  c.search = ConfigDict(
-    dict(url="", corpus="", max_results=10, timeout_s=20.0, retries=4, titles=True,
-         tools_in_prompt=True)
-  )
+  c.search = ConfigDict(SEARCH | dict(connections=64, snippet_chars=600))
   c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
   c.engine = ConfigDict(
     dict(layout="decode", lanes=lanes, feed_rows=32, feed_tokens=512, decode_steps=32)

@@ -26,7 +26,8 @@ class Web:
   def __init__(self, *outcomes):
     self.outcomes, self.asked = list(outcomes), []
 
-  def submit(self, call, world):
+  def submit(self, call, world, question):
+    assert question == QUESTION.text
     self.asked.append((call.arguments["query"], world))
     future = concurrent.futures.Future()
     future.set_result(

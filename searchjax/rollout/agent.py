@@ -20,7 +20,7 @@ from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.group import collect_groups, process_part
-from searchjax.search.server import start_server
+from searchjax.search.connect import open_search
 from searchjax.search.tool import SEARCH_WEB, SearchTool
 
 
@@ -45,39 +45,38 @@ class Agent:
   def collect(
     self, questions: Sequence[Any], params, *, budget: int | None = None, **settings
   ) -> list[list[Episode]]:
-    """`collect_groups` with this agent's parts; `budget` states and enforces a cap on calls."""
+    """`collect_groups` with this agent's parts; `budget` states and enforces a cap on calls.
+
+    Raises:
+      ValueError: no further search can succeed: a key was refused, a quota is used up.
+    """
     limits = self.limits
     if budget is not None:
       limits = dataclasses.replace(limits, calls=budget)
-    return collect_groups(
+    groups = collect_groups(
       questions, params, engine=self.engine, chat=self.chat, tool=self.tool, limits=limits,
       tools=self.tools, stated_budget=budget is not None, **settings,
     )
+    self.tool.raise_if_stopped()
+    return groups
 
 
 @contextlib.contextmanager
 def open_agent(
   config: Mapping, model: ModelConfig, chat: ChatFormat, *, record_routing: bool = False
 ) -> Iterator[Agent]:
-  """Starts the local search service unless config.search.url names one, and makes the engine.
+  """Opens what config.search describes, a local server where it names no other, and an engine.
 
   Args:
     config: with sections `search`, `limits`, `engine` and `mesh`.
     record_routing: keep the experts chosen for every token, for their replay in training.
 
   Raises:
-    ValueError: the service cannot be reached.
+    ValueError: the service cannot be reached or used as the config says.
   """
   search, limits = config.search, Limits(**config.limits)
   with contextlib.ExitStack() as stack:
-    url = search.url or stack.enter_context(start_server(search.corpus or None))
-    tool = stack.enter_context(
-      SearchTool(
-        url, max_results=search.max_results, timeout_s=search.timeout_s, retries=search.retries,
-        titles=search.titles,
-      )
-    )
-    tool.check()
+    tool = stack.enter_context(open_search(search))
     settings = dict(config.engine)
     settings.pop("layout", None)
     division = engine_division(config, model)

@@ -206,7 +206,7 @@ class Episode:
       return _done(ToolOutcome(attempt, "model_failure", False, "malformed call"))
     if not self.own:
       return concurrent.futures.Future()  # For `hear`.
-    return self.tool.submit(attempt, getattr(self.question, "world", None))
+    return self.tool.submit(attempt, getattr(self.question, "world", None), self.question.text)
 
   def _finish(self, stop: str) -> None:
     self.stop, self.finished = stop, True
