@@ -33,6 +33,8 @@ from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward
 from searchjax.rollout.agent import load_chat, load_policy, make_engine_params, open_agent
 from searchjax.search.atlas import load_atlas
+from searchjax.search.connect import describe
+from searchjax.search.options import check_search
 from searchjax.train_sft import load_questions
 
 
@@ -43,6 +45,7 @@ SWEPT = ("sft", "rl")
 
 def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  check_search(config.search)
   if is_remote(workdir):
     raise ValueError(
       f"an evaluation reads and writes local folders, got --workdir {workdir}; copy the run first: "
@@ -74,7 +77,7 @@ def main(config, workdir: os.PathLike) -> None:
   results = {
     "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),
     "judge": "rule-based answer matcher",
-    "search_provider": config.search.url or "local atlas server", "n": len(questions),
+    "search_provider": describe(config.search), "n": len(questions),
     "date": datetime.date.today().isoformat(),
     "perfect_calls": float(np.mean([q.hops for q in questions])),
     "sampling": {"modes": MODES, "budget_temperature": config.budget_temperature,

@@ -36,9 +36,10 @@ from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import (
   load_chat, load_policy, make_engine_params, open_agent, save_policy,
 )
-from searchjax.rollout.group import group_array, question_hash, take_counts
+from searchjax.rollout.group import group_array, question_hash, search_metrics, take_counts
 from searchjax.rollout.rescore import rescore
 from searchjax.search.atlas import load_atlas
+from searchjax.search.options import check_search
 from searchjax.train_sft import load_questions
 
 
@@ -96,6 +97,7 @@ def question_stream(atlas, config):
 
 def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  check_search(config.search)
   with join(config) as run:
     train(config, workdir, run)
 
@@ -237,6 +239,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         "rollout_seconds": rollout_seconds,
         "score_seconds": score_seconds,
         "update_seconds": update_seconds,
+        **search_metrics(agent.tool),
       }
       log.rollouts(step, rollout_records(step, groups, parts, advantage))
       log.write(step, metrics)

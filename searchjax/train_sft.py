@@ -35,6 +35,7 @@ from searchjax.rollout.agent import (
   load_chat, load_policy, make_engine_params, new_division, new_model, open_agent, save_policy,
 )
 from searchjax.search.atlas import load_atlas
+from searchjax.search.options import check_search
 
 
 def sft_loss(model, parallel=LOCAL):
@@ -74,6 +75,7 @@ def load_questions(atlas, section, split: str, seed: int, count: int, world: str
 
 def main(config, workdir: os.PathLike) -> None:
   check_config(config)
+  check_search(config.search)
   with join(config) as run:
     train(config, workdir, run)
 

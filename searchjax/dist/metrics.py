@@ -327,6 +327,35 @@ METRICS: dict[str, Metric] = _table(
     "grpo",
     0.0,
   ),
+  # What the searches of policy and reference came to.
+  Metric("search_calls", "searches of this step, sent or recorded", "call", "steady", "grpo", 0.0),
+  Metric(
+    "search_recorded",
+    "of them, answered by search.cache",
+    "call",
+    "all when replaying; most when resuming",
+    "grpo",
+    0.0,
+  ),
+  Metric(
+    "search_retries", "further attempts, after a refusal or an outage", "call", "near 0", "grpo", 0.0
+  ),
+  Metric(
+    "search_dropped",
+    "results not shown: blocked sites, or n words of the question in a row",
+    "result",
+    "near 0",
+    "grpo",
+    0.0,
+  ),
+  Metric(
+    "search_dollars",
+    "answered requests at the provider's published price, or at what its replies say",
+    "dollar",
+    "as budgeted; 0 with a local server",
+    "grpo",
+    0.0,
+  ),
   # Time.
   Metric("prefill_tokens", "tokens fed to the engine in this step", "token", "steady", "grpo", 0.0),
   Metric("decode_tokens", "tokens sampled in this step", "token", "steady", "grpo", 0.0),

@@ -23,6 +23,7 @@ from searchjax.dist.distributed import exchange, exchange_json
 from searchjax.rollout.engine import EngineCounts, EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.schedule import dealt
+from searchjax.search.tool import SearchTool
 
 # Independent streams of one seed.
 PURPOSES = {"rollout": 0, "reference": 1, "evaluation": 2, "gate": 3}
@@ -153,6 +154,18 @@ def take_counts(engine: EngineGroup) -> EngineCounts:
   of = exchange_json(dataclasses.asdict(counts))
   total = {name: sum(c[name] for c in of) for name in of[0]}
   return EngineCounts(**total | {"seconds": max(c["seconds"] for c in of)})
+
+
+def search_metrics(tool: SearchTool) -> dict[str, float]:
+  """What the searches since the last call came to, over all processes; a collective."""
+  counts = tool.take_counts()
+  own = {
+    "search_calls": counts.searches, "search_recorded": counts.recorded,
+    "search_retries": counts.retries, "search_dropped": counts.blocked + counts.leaked,
+    "search_dollars": counts.dollars,
+  }
+  of = exchange_json(own) if jax.process_count() > 1 else [own]
+  return {name: float(sum(c[name] for c in of)) for name in own}
 
 
 def prompt_messages(text: str, budget: int | None) -> list[dict]:
