@@ -30,7 +30,7 @@ from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
 from searchjax.model.params import init_params
 from searchjax.reward.preference import PreferenceScorer
-from searchjax.reward.total import base_reward
+from searchjax.reward.total import base_reward, require_valid
 from searchjax.rollout.agent import load_chat, load_policy, make_engine_params, open_agent
 from searchjax.search.atlas import load_atlas
 from searchjax.search.connect import describe
@@ -91,45 +91,53 @@ def main(config, workdir: os.PathLike) -> None:
     if differing:
       print(f"evaluating anew: another {', '.join(differing)} than in {workdir / 'results.json'}")
     discard_results(workdir)
-    collect = lambda params, temperature, budget=None, some=None: [
-      group[0]
-      for group in agent.collect(
+
+    def collect(what, params, temperature, budget=None, some=None):
+      groups = agent.collect(
         some or questions, params, group_size=1, temperature=temperature, seed=config.seed,
         purpose="evaluation", step=0, budget=budget,
       )
-    ]
+      episodes = [group[0] for group in groups]
+      require_valid([e.invalid_reason for e in episodes], config.invalid_share, what)
+      return episodes
+
     rollouts = {}
     for name, params in policies.items():
       results["policies"][name] = {}
       for mode, temperature in MODES.items():
-        episodes = collect(params, temperature)
+        episodes = collect(f"{name}, {mode}", params, temperature)
         rollouts[name, mode] = episodes
         results["policies"][name][mode] = summary(episodes, prices, config.seed)
         row = results["policies"][name][mode]
-        log.write(done, {"rollout_accuracy": row["accuracy"], "rollout_tool_calls": row["calls"]})
+        log.write(
+          done,
+          {
+            "rollout_accuracy": row["accuracy"], "rollout_tool_calls": row["calls"],
+            "invalid_share": row["invalid"] / len(episodes),
+          },
+        )
         done += 1
     for (name, mode), episodes in rollouts.items():
       # Side by side with the SFT policy's answers, by the preference model.
-      preference = scorer.score(
-        [
-          (e.question.text, e.final_answer, other.final_answer)
-          for e, other in zip(episodes, rollouts["sft", mode], strict=True)
-        ]
-      )
-      results["policies"][name][mode]["preference"] = float(np.mean(preference))
+      preference = side_by_side(scorer, episodes, rollouts["sft", mode])
+      known = [s for s in preference if s is not None]
+      results["policies"][name][mode]["preference"] = float(np.mean(known)) if known else None
       write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference))
     some = questions[: config.budget_questions]
     for name in SWEPT:
       sweep = []
       for budget in config.budgets:
-        episodes = collect(policies[name], config.budget_temperature, int(budget), some)
+        episodes = collect(
+          f"{name}, budget {budget}", policies[name], config.budget_temperature, int(budget), some
+        )
         rows = [outcome(e, prices) | {"budget": int(budget)} for e in episodes]
         sweep += rows
         log.write(
           done,
           {
             "rollout_accuracy": np.nanmean([r["correct"] for r in rows]),
-            "rollout_tool_calls": np.mean([r["calls"] for r in rows]),
+            "rollout_tool_calls": np.mean([e.tool_calls for e in episodes if e.valid]),
+            "invalid_share": np.mean([not e.valid for e in episodes]),
           },
         )
         done += 1
@@ -223,6 +231,16 @@ def summary(episodes, prices, seed: int) -> dict:
   }
 
 
+def side_by_side(scorer, episodes, others) -> list[float | None]:
+  """P̄ of each answer against another policy's; None where either rollout is invalid."""
+  pairs = {
+    i: (e.question.text, e.final_answer, other.final_answer)
+    for i, (e, other) in enumerate(zip(episodes, others, strict=True)) if e.valid and other.valid
+  }
+  scores = dict(zip(pairs, scorer.score(list(pairs.values())), strict=True))
+  return [float(scores[i]) if i in scores else None for i in range(len(episodes))]
+
+
 def records(episodes, preference) -> list[dict]:
   """One readable record a rollout; there is no penalty in an evaluation."""
   return [
@@ -230,8 +248,9 @@ def records(episodes, preference) -> list[dict]:
       "question_id": e.question.id, "kind": "qa", "question": e.question.text,
       "gold": e.question.answer, "hops": e.question.hops, "world": e.question.world,
       "turns": e.turns, "final_answer": e.final_answer, "stop": e.stop, "valid": e.valid,
-      "tool_calls": e.tool_calls, "tool_failures": e.tool_failures, "length": e.final_length,
-      "reward": {"base": float(base_reward(e.question, e.final_answer)), "preference": float(s)},
+      "invalid_reason": e.invalid_reason, "forced": e.forced, "tool_calls": e.tool_calls,
+      "tool_failures": e.tool_failures, "length": e.final_length,
+      "reward": {"base": float(base_reward(e.question, e.final_answer)), "preference": s},
     }
     for e, s in zip(episodes, preference, strict=True)
   ]

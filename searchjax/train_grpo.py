@@ -6,6 +6,8 @@
 python -m searchjax.train_grpo --config configs/grpo_tiny.py --workdir runs/tiny/grpo
 """
 
+import dataclasses
+import math
 import os
 import time
 
@@ -32,10 +34,11 @@ from searchjax.objective.policy import grpo_objective_sum, with_value
 from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
 from searchjax.reward.preference import PreferenceScorer
-from searchjax.reward.total import total_reward
+from searchjax.reward.total import require_valid, total_reward
 from searchjax.rollout.agent import (
   load_chat, load_policy, make_engine_params, open_agent, save_policy,
 )
+from searchjax.rollout.audit import routing_summary
 from searchjax.rollout.group import group_array, question_hash, search_metrics, take_counts
 from searchjax.rollout.rescore import rescore
 from searchjax.search.atlas import load_atlas
@@ -181,13 +184,8 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
       advantage = np.asarray(
         group_advantage(parts["reward"], parts["valid"], **config.advantage)
       )
-      invalid_share = 1.0 - parts["valid"].mean()
-      if invalid_share > config.invalid_share:
-        raise RuntimeError(
-          f"step {step}: {invalid_share:.0%} of the rollouts are invalid (search or "
-          f"scoring failed), above the limit of {config.invalid_share:.0%}; mend the service "
-          f"and run again to resume"
-        )
+      reasons = parts["invalid_reason"].ravel().tolist()
+      require_valid(reasons, config.invalid_share, f"step {step}")
       score_seconds, begun = time.monotonic() - begun, time.monotonic()
 
       # ---- one update ----------------------------------------------------------------------------
@@ -241,7 +239,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         "update_seconds": update_seconds,
         **search_metrics(agent.tool),
       }
-      log.rollouts(step, rollout_records(step, groups, parts, advantage))
+      log.rollouts(step, rollout_records(step, groups, parts, advantage, model.num_experts))
       log.write(step, metrics)
       if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
         run.phase(f"the checkpoint of step {step + 1}")
@@ -270,6 +268,7 @@ def step_metrics(groups, parts) -> dict[str, float]:
   stops = group_array(groups, "stop", object)
   is_search = np.array([[not hasattr(e.question, "rubrics") for e in g] for g in groups])
   calls = get("tool_calls")
+  limit = np.array([[e.limits.calls for e in group] for group in groups])
   guessed = (parts["base"] > 0.5) & (calls == 0) & is_search & valid
   return {
     "reward": mean(parts["reward"]),
@@ -289,17 +288,25 @@ def step_metrics(groups, parts) -> dict[str, float]:
     "singleton_groups": kinds["singleton"],
     "invalid_share": 1.0 - float(valid.mean()),
     "truncated_share": float(np.isin(stops, ("turn_length", "context")).mean()),
+    "forced_share": float(get("forced").mean()),
+    "over_budget_share": float(np.maximum(calls - limit, 0).sum() / max(calls.sum(), 1)),
+    "failed_search_share": float(get("tool_failures").sum() / max(get("searches").sum(), 1)),
     "malformed_call_share": float(get("malformed_calls").sum() / max(calls.sum(), 1)),
     "answer_without_search": float(guessed.sum() / max((is_search & valid).sum(), 1)),
   }
 
 
-def rollout_records(step, groups, parts, advantage) -> list[dict]:
-  """One record a rollout, for rollouts/step_*.jsonl."""
+def rollout_records(step, groups, parts, advantage, experts: int) -> list[dict]:
+  """One record a rollout, for rollouts/step_*.jsonl; `searchjax.check` reads them.
+
+  Args:
+    experts: the model's.
+  """
+  number = lambda x: float(x) if math.isfinite(x) else None  # JSON has no NaN.
   records = []
   for q, group in enumerate(groups):
     for g, e in enumerate(group):
-      part = lambda name, q=q, g=g: float(parts[name][q, g])
+      part = lambda name, q=q, g=g: number(parts[name][q, g])
       records.append(
         {
           "step": step, "question_id": e.question.id, "rollout": g,
@@ -309,7 +316,11 @@ def rollout_records(step, groups, parts, advantage) -> list[dict]:
           "turns": e.turns, "tokens": e.tokens, "mask": [int(m) for m in e.mask],
           "logp": [round(x, 6) for x in e.logps], "final_answer": e.final_answer, "stop": e.stop,
           "valid": bool(parts["valid"][q, g]), "policy_version": step,
-          "tool_calls": e.tool_calls, "tool_failures": e.tool_failures, "length": e.final_length,
+          "tool_calls": e.tool_calls, "tool_failures": e.tool_failures, "searches": e.searches,
+          "malformed_calls": e.malformed_calls, "forced": e.forced, "length": e.final_length,
+          "prompt_length": len(e.prompt), "limits": dataclasses.asdict(e.limits),
+          "invalid_reason": parts["invalid_reason"][q, g],
+          "routing": routing_summary(e.routing, experts),
           "reward": {
             "base": part("base"), "preference": part("preference"),
             "tool_penalty": part("tool_penalty"), "length_penalty": part("length_penalty"),

@@ -5,6 +5,7 @@
 python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 """
 
+import math
 import os
 import time
 
@@ -179,17 +180,21 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
 
 
 def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:
-  """Accuracy and calls of rollouts at temperature 1: token accuracy alone says little."""
+  """Accuracy and calls of valid rollouts at temperature 1: token accuracy alone says little."""
   groups = agent.collect(
     questions, params, group_size=1, temperature=1.0, seed=seed, purpose="gate", step=step
   )
-  right = [
-    judge_answer(e.final_answer, [q.answer, *q.aliases], q.text) == Verdict.CORRECT
-    for q, (e,) in zip(questions, groups, strict=True)
-  ]
+  valid = [(q, e) for q, (e,) in zip(questions, groups, strict=True) if e.valid]
+  mean = lambda values: float(np.mean(values)) if values else math.nan
   return {
-    "rollout_accuracy": float(np.mean(right)),
-    "rollout_tool_calls": float(np.mean([e.tool_calls for (e,) in groups])),
+    "rollout_accuracy": mean(
+      [
+        judge_answer(e.final_answer, [q.answer, *q.aliases], q.text) == Verdict.CORRECT
+        for q, e in valid
+      ]
+    ),
+    "rollout_tool_calls": mean([e.tool_calls for _, e in valid]),
+    "invalid_share": 1.0 - len(valid) / len(groups),
   }
 
 

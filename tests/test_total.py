@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from searchjax.objective.advantage import group_advantage
+from searchjax.reward import total
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward, pair_references, total_reward
 
@@ -20,24 +22,24 @@ KEYS = jax.random.split(jax.random.key(0), 1)
 def episode(answer="Foo", calls=1, failures=0, length=10, valid=True):
   return types.SimpleNamespace(
     question=QUESTION, final_answer=answer, tool_calls=calls, tool_failures=failures,
-    final_length=length, valid=valid,
+    final_length=length, valid=valid, invalid_reason="" if valid else "search: timed out",
   )
 
 
 class Scorer(PreferenceScorer):
-  """Prefers every answer with 0.8; counts what it is asked."""
+  """Prefers every answer with 0.8, except those it has no score for; remembers what it is asked."""
 
-  def __init__(self):
-    self.asked = []
+  def __init__(self, unscored=()):
+    self.asked, self.unscored = [], unscored
 
   def score(self, pairs):
     self.asked += pairs
-    return np.full(len(pairs), 0.8, np.float32)
+    return np.array([np.nan if p[1] in self.unscored else 0.8 for p in pairs], np.float32)
 
 
-def score(group, references=None, **changes):
+def score(group, references=None, scorer=None, **changes):
   references = references or [episode(length=10)]
-  return total_reward([group], [references], Scorer(), KEYS, CONFIG | changes)
+  return total_reward([group], [references], scorer or Scorer(), KEYS, CONFIG | changes)
 
 
 def test_preference_earns_nothing_without_correctness():
@@ -68,6 +70,43 @@ def test_A11_an_invalid_rollout_is_no_zero_reward_and_moves_nobody():
   without = score(group)
   np.testing.assert_allclose(with_it["reward"][:, :2], without["reward"], atol=1e-6)
   assert with_it["valid"].tolist() == [[True, True, False]]
+  assert np.isnan(with_it["reward"][0, 2]) and np.isnan(with_it["preference"][0, 2])
+  assert with_it["invalid_reason"].tolist() == [["", "", "search: timed out"]]
+
+
+def test_J1_J6_a_member_without_a_score_or_verdict_leaves_the_rest_as_it_was(monkeypatch):
+  """Neither waits for it nor is moved by it; its own reward is missing, not 0."""
+  group, late = [episode(calls=1), episode("Bar", calls=3)], episode("Late", calls=9, length=99)
+  without = score(group)
+  unscored = score([*group, late], scorer=Scorer(unscored=["Late"]))
+  verdict = total.base_reward
+  monkeypatch.setattr(
+    total, "base_reward", lambda q, answer: np.nan if answer == "Late" else verdict(q, answer)
+  )
+  unjudged = score([*group, late], scorer=(asked := Scorer()))
+  assert len(asked.asked) == 2  # Nothing is scored that cannot count.
+  for parts, reason in ((unscored, "no preference score"), (unjudged, "no verdict")):
+    for name in ("reward", "tool_penalty", "length_penalty"):
+      np.testing.assert_array_equal(parts[name][:, :2], without[name])
+    assert np.isnan(parts["reward"][0, 2]) and parts["valid"].tolist() == [[True, True, False]]
+    assert parts["invalid_reason"][0, 2] == reason
+    advantage = [
+      np.asarray(group_advantage(p["reward"], p["valid"], divide_by_std=True, eps=0.05))
+      for p in (parts, without)
+    ]
+    np.testing.assert_allclose(advantage[0][:, :2], advantage[1], atol=1e-6)
+    assert advantage[0][0, 2] == 0
+
+
+def test_a_run_stops_above_the_limit_and_says_why():
+  reasons = ["search: timed out"] * 3 + ["engine: HTTP 503"] * 2 + [""] * 5
+  total.require_valid(reasons, 0.5, "step 3")
+  with pytest.raises(RuntimeError) as stopped:
+    total.require_valid(reasons, 0.4, "step 3")
+  assert str(stopped.value).startswith(
+    "step 3: 5 of 10 rollouts are invalid (3 × search: timed out, 2 × engine: HTTP 503), above the "
+    "limit of 40%"
+  )
 
 
 def test_references_are_paired_cyclically_and_invalid_ones_left_out():
@@ -75,7 +114,8 @@ def test_references_are_paired_cyclically_and_invalid_ones_left_out():
   assert pair_references([[a, bad, b]], 5) == [[a, b, a, b, a]]
   assert pair_references([[bad]], 2) == [[None, None]]
   parts = score([episode(), episode("Bar")], references=[bad])
-  assert not parts["valid"].any() and np.all(parts["reward"] == 0)
+  assert not parts["valid"].any() and np.all(np.isnan(parts["reward"]))
+  assert set(parts["invalid_reason"].ravel()) == {"no valid reference"}
 
 
 def test_failed_searches_are_not_charged():

@@ -7,6 +7,7 @@ The equations are in `reward.penalties` and `reward.combine`; this module gather
 Letters  Q questions, G rollouts per question.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,29 +59,29 @@ def total_reward(
 
   Returns:
     [Q, G] arrays "reward", "base", "preference", "tool_penalty", "length_penalty", "penalty"
-    (float32), "valid" (bool), and the counts the penalties read.
+    (float32), "valid" (bool), "invalid_reason" (text, empty where valid), and the counts the
+    penalties read. What could not be had is NaN, never 0: the reward and the preference of a
+    rollout that is invalid by itself, or has no valid reference, no verdict (a NaN) or no score.
 
   Raises:
     ValueError: an unknown aggregation or penalty mode.
   """
   array = lambda f, dtype: np.array([[f(e) for e in group] for group in groups], dtype)
-  valid = array(lambda e: e.valid, bool)
   base = array(lambda e: base_reward(e.question, e.final_answer), np.float32)
   calls = array(lambda e: e.tool_calls, np.int32)
   failures = array(lambda e: e.tool_failures, np.int32)
   length = array(lambda e: e.final_length, np.float32)
   paired = pair_references(references, len(groups[0]))
-  has_reference = np.array([[r is not None for r in row] for row in paired])
   # −1 says "no valid reference" to length_penalty.
   ref_length = np.array(
     [[r.final_length if r else -1.0 for r in row] for row in paired], np.float32
   )
-  # A rollout without a reference has no preference, hence no reward.
-  valid &= has_reference
-  preference = np.zeros(valid.shape, np.float32)
-  wanted = [
-    (q, g) for q, group in enumerate(groups) for g in range(len(group)) if valid[q, g]
-  ]
+  reason = array(lambda e: "" if e.valid else e.invalid_reason, object)
+  missing = lambda what, where: np.where(where & (reason == ""), what, reason)
+  reason = missing("no valid reference", ref_length < 0)
+  reason = missing("no verdict", np.isnan(base))
+  preference = np.full(base.shape, np.nan, np.float32)
+  wanted = np.argwhere(reason == "").tolist()
   scores = scorer.score(
     [
       (groups[q][g].question.text, groups[q][g].final_answer, paired[q][g].final_answer)
@@ -89,6 +90,8 @@ def total_reward(
   )
   for (q, g), s in zip(wanted, scores, strict=True):
     preference[q, g] = s
+  reason = missing("no preference score", np.isnan(preference))
+  valid = reason == ""
 
   winner = base > 0.5
   tool = _tool_penalty(calls, failures, winner, valid, anchor_keys, config)
@@ -104,10 +107,30 @@ def total_reward(
     )
   parts = {
     "reward": reward, "base": base, "preference": preference, "tool_penalty": tool,
-    "length_penalty": long, "penalty": penalty, "valid": valid, "tool_calls": calls,
-    "tool_failures": failures, "length": length, "ref_length": ref_length,
+    "length_penalty": long, "penalty": penalty, "valid": valid, "invalid_reason": reason,
+    "tool_calls": calls, "tool_failures": failures, "length": length, "ref_length": ref_length,
   }
   return {name: np.asarray(value) for name, value in parts.items()}
+
+
+def require_valid(reasons: Sequence[str], limit: float, what: str) -> None:
+  """Stops a run whose rollouts mostly failed: what is left would be a biased sample.
+
+  Args:
+    reasons: one a rollout, why it is invalid; empty for a valid one.
+    limit: share of invalid rollouts that is still borne.
+    what: which rollouts, for the message.
+
+  Raises:
+    RuntimeError: there are more, with the most frequent reasons.
+  """
+  counts = collections.Counter(reason for reason in reasons if reason)
+  if counts.total() > limit * len(reasons):
+    said = ", ".join(f"{n} × {reason}" for reason, n in counts.most_common(3))
+    raise RuntimeError(
+      f"{what}: {counts.total()} of {len(reasons)} rollouts are invalid ({said}), above the limit "
+      f"of {limit:.0%}; mend the service and give the same command again"
+    )
 
 
 def _tool_penalty(calls, failures, winner, valid, keys, config):
