@@ -1,11 +1,11 @@
-"""Verifies recorded rollouts without engine, service or device memory: tokens, budgets, rewards.  HOST.
+"""Verifies recorded rollouts, with neither engine nor service: tokens, budgets, rewards.  HOST.
 
   python -m searchjax.check RUN
   python -m searchjax.check RUN/rollouts/step_000012.jsonl …
 
-Each record is checked by itself (`rollout.audit`), each group as a group, and rewards and advantages
+Each record is checked by itself (`rollout.audit`), each group as a group; rewards and advantages
 are put together again from their recorded parts. Printed are the first violation of each kind, with
-its place, and how many there are. Exit code 0: none; 1: some; 2: a file that is missing or broken.
+its place, and how many there are. Exit code 0: none; 1: some; 2: a file is missing or broken.
 
 Letters  Q questions, G rollouts per question.
 Source   SPEC 1.2, 2 and 3; FAULTS C6, Y3.
@@ -154,7 +154,9 @@ def find_files(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
       continue
     inside = [sorted(path.glob(f"{part}rollouts/step_*.jsonl")) for part in ("", "grpo/")]
     if not any(inside):
-      raise ValueError(f"{path}: expected a rollout file, or a run folder with rollouts/step_*.jsonl")
+      raise ValueError(
+        f"{path}: expected a rollout file, or a run folder with rollouts/step_*.jsonl"
+      )
     files += inside[0] or inside[1]
   return files
 

@@ -387,7 +387,8 @@ def table2(workdir: pathlib.Path) -> list[dict[str, str]]:
           "calls": _interval(row, "calls", 2),
           "preference": _number(row.get("preference")),
           "cents a query": _cents(row.get("cents_per_query")),
-          "n": str(row.get("n", "")) + (f" + {row['invalid']} invalid" if row.get("invalid") else ""),
+          "n": str(row.get("n", ""))
+          + (f" + {row['invalid']} invalid" if row.get("invalid") else ""),
         }
       )
   if not rows:

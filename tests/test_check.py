@@ -106,18 +106,19 @@ def test_the_place_is_the_token(records, tmp_path):
   record = copy.deepcopy(records)
   end = sampled(record[0])[1]
   record[0]["tokens"][end] = record[0]["tokens"][2]
-  first = checked(tmp_path, record).first["border"]
-  assert f"step_000012.jsonl, line 1, question q0, rollout 0, token {end}: expected '\\n<|im_start|>" in first
+  place, _, said = checked(tmp_path, record).first["border"].rpartition(": expected ")
+  assert place.endswith(f"step_000012.jsonl, line 1, question q0, rollout 0, token {end}")
+  assert said.startswith("'\\n<|im_start|>user")
 
 
 def test_a_response_within_the_budget_and_a_served_one_above_it_are_both_wrong(records, tmp_path):
   """FAULTS B3, P5: the border is exact."""
   refused = copy.deepcopy(records[NAMES.index("refused")])
-  assert [t["text"] for t in refused["turns"] if t["role"] == "tool"][2].startswith("Error: the search budget")
+  said = lambda: checked(tmp_path, [refused]).first["call_budget"]
   refused["limits"]["calls"] = 3
-  assert "call 3 of 3 allowed was refused" in checked(tmp_path, [refused]).first["call_budget"]
+  assert "call 3 of 3 allowed was refused" in said()
   refused["limits"]["calls"] = 1
-  assert "call 2 of 1 allowed: expected the refusal" in checked(tmp_path, [refused]).first["call_budget"]
+  assert "call 2 of 1 allowed: expected the refusal, got 'It is Foo.'" in said()
 
 
 @pytest.mark.parametrize("change", [

@@ -3,11 +3,14 @@
 import json
 import shutil
 
+import good_rollouts
 import numpy as np
 import pytest
 
 from searchjax import evaluate
 from searchjax.dist import checkpoint, run_log, settings
+from searchjax.evals.cost import load_prices
+from searchjax.rollout.agent import load_chat
 
 PASSES = 3 * 2 + 2 * 3  # Policies times modes, and a sweep of three budgets for two of them.
 
@@ -112,3 +115,17 @@ def test_nothing_of_earlier_results_stays(tmp_path):
   run_log.write_jsonl(tmp_path / "rollouts/rl_greedy.jsonl", [{}])
   evaluate.discard_results(tmp_path)
   assert [path.name for path in tmp_path.rglob("*")] == ["rollouts"]
+
+
+def test_A11_a_failure_of_the_world_is_counted_in_the_table_and_votes_in_no_mean():
+  group, others = good_rollouts.groups(load_chat(""))
+  row = evaluate.summary(group, load_prices(), seed=0)
+  kept = evaluate.summary([e for e in group if e.valid], load_prices(), seed=0)
+  assert (row.pop("invalid"), kept.pop("invalid")) == (2, 0) and row == kept
+  assert (row["n"], row["accuracy"], row["forced"], row["truncated"]) == (7, 5 / 7, 3, 1)
+  # Side by side, a pair with a failed rollout on either side has no preference.
+  preference = evaluate.side_by_side(good_rollouts.Scorer(), group, [*others[1:], others[0]])
+  assert [i for i, s in enumerate(preference) if s is None] == [6, 7, 8]
+  record = evaluate.records(group, preference)[7]
+  assert not record["valid"] and record["invalid_reason"] == "search: timed out"
+  assert record["reward"]["preference"] is None

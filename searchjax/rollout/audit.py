@@ -123,6 +123,7 @@ def cut_turns(record: Mapping, chat: ChatFormat) -> list[Turn] | None:
   if len(spans) != len(said):
     return None
   turns: list[Turn] = []
+  calls = 0
   afters = [begin for begin, _ in spans[1:]] + [len(record["tokens"])]
   for (begin, end), after, i in zip(spans, afters, said, strict=True):
     sampled = record["tokens"][begin:end]
@@ -130,9 +131,10 @@ def cut_turns(record: Mapping, chat: ChatFormat) -> list[Turn] | None:
     turns.append(
       Turn(
         begin, end, after, sampled[-1] in chat.stop_ids, chat.parse_turn(sampled),
-        record["turns"][i], tuple(responses), turns[-1].first_call + turns[-1].calls if turns else 0,
+        record["turns"][i], tuple(responses), calls,
       )
     )
+    calls += turns[-1].calls
   return turns
 
 
@@ -210,7 +212,9 @@ def _check_numbers(record, chat, limits):
 def _check_prompt(record, chat, tools, turns):
   end = turns[0].begin if turns else len(record["tokens"])
   if record["prompt_length"] != end:
-    yield Violation("prompt", f"prompt_length {record['prompt_length']}, sampled from {end} on", end)
+    yield Violation(
+      "prompt", f"prompt_length {record['prompt_length']}, sampled from {end} on", end
+    )
   messages = _messages(
     itertools.takewhile(lambda t: t["role"] in ("system", "user"), record["turns"])
   )
