@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
+import urllib.parse
 
 from searchjax.search.atlas import ASSETS, Atlas, fold, load_atlas, split_of_country
 
@@ -63,16 +64,25 @@ class Reply:
 
 @contextlib.contextmanager
 def faulty_service(answer):
-  """Serves `answer(number, request) -> Reply`; gives (base URL, list of (time, request))."""
+  """Serves `answer(number, request) -> Reply`; gives (base URL, list of (time, request), load).
+
+  A request is its JSON, or of a GET its parameters; load["headers"] has the headers of each.
+  """
   seen, lock = [], threading.Lock()
-  load = {"now": 0, "most": 0}
+  load = {"now": 0, "most": 0, "headers": []}
 
   class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def do_GET(self):
+      self.reply(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query)))
+
     def do_POST(self):
-      body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+      self.reply(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+    def reply(self, body):
       with lock:
+        load["headers"].append(dict(self.headers.items()))
         number = len(seen)
         seen.append((time.monotonic(), body))
         load["now"] += 1

@@ -2,10 +2,9 @@
 
 import contextlib
 import hashlib
-import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from searchjax.search.atlas import ASSETS
@@ -21,8 +20,11 @@ PASSED_ON = ("max_results", "timeout_s", "deadline_s", "retries", "connections",
 
 
 @contextlib.contextmanager
-def open_search(section: Mapping[str, Any]) -> Iterator[SearchTool]:
+def open_search(section: Any) -> Iterator[SearchTool]:
   """The tool that a `search` section describes; a local server of its own ends with the block.
+
+  Args:
+    section: a mapping with SEARCH's keys.
 
   Raises:
     ValueError: see `check_search`; the service cannot be reached, or the recording is empty.
@@ -41,7 +43,7 @@ def open_search(section: Mapping[str, Any]) -> Iterator[SearchTool]:
     yield tool
 
 
-def describe(section: Mapping[str, Any]) -> str:
+def describe(section: Any) -> str:
   """What answered the searches, in a few words, for results."""
   name = section["provider"]
   if name == "local":
@@ -64,7 +66,7 @@ def _open_recording(section) -> Recording | None:
 
 def _open_provider(section, stack: contextlib.ExitStack) -> Provider:
   kind, url = PROVIDERS[section["provider"]], section["url"]
-  key, variables = read_keys(kind, section["replay"], os.environ)
+  key, variables = read_keys(kind, section["replay"])
   source = ""
   if kind.name == "local":
     source = url

@@ -5,11 +5,10 @@ Ranges of single values are in dist/checks.py. Keys come from the environment al
 
 import os
 import urllib.parse
-from collections.abc import Mapping
 from typing import Any
 
 from searchjax.search.faults import parse_faults
-from searchjax.search.providers import PROVIDERS, is_loopback
+from searchjax.search.providers import PROVIDERS, Provider, Secret, is_loopback
 from searchjax.search.screening import Screening
 
 # docs/search.md says what each is for.
@@ -30,8 +29,11 @@ SEARCH = {
 }
 
 
-def check_search(section: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
+def check_search(section: Any) -> None:
   """Refuses a `search` section that no run can use.
+
+  Args:
+    section: a mapping with SEARCH's keys.
 
   Raises:
     ValueError: what is missing or contradicts itself, and how to mend it. It never holds a key.
@@ -55,25 +57,24 @@ def check_search(section: Mapping[str, Any], environ: Mapping[str, str] = os.env
     raise ValueError("search.faults are those of the server that a run starts: they need "
                      "search.provider=local and no search.url")
   Screening(section["blocked_domains"], section["leak_ngram"])
-  read_keys(kind, section["replay"], environ)
+  read_keys(kind, section["replay"])
 
 
-def read_keys(kind, replay: bool, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def read_keys(kind: type[Provider], replay: bool) -> tuple[Secret, dict[str, str]]:
   """The key of a provider and its other variables from the environment.
 
   Args:
-    kind: the provider's class.
     replay: then no key is needed.
 
   Raises:
     ValueError: one is missing, or holds what no header may.
   """
   needed = [*kind.variables, *([kind.key_name] if kind.key_name and not replay else [])]
-  values = {name: environ.get(name, "").strip() for name in needed}
+  values = {name: os.environ.get(name, "").strip() for name in needed}
   for name, value in values.items():
     if not value:
       raise ValueError(f"search.provider={kind.name} needs the environment variable {name}; it is "
                        "not set")
     if not (value.isascii() and value.isprintable()) or " " in value:
       raise ValueError(f"environment variable {name}: expected printable ASCII without spaces")
-  return values.pop(kind.key_name, ""), values
+  return Secret(values.pop(kind.key_name, "")), values

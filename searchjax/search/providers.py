@@ -38,6 +38,13 @@ class Search(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Secret:
+  """A key, which is not printed."""
+
+  value: str = dataclasses.field(default="", repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Request:
   """An HTTP request; its headers may hold a key, so they are not printed."""
 
@@ -66,11 +73,11 @@ class Provider:
   name, address, key_name, variables = "", "", "", ()
   most_results, price, batch, worlds, remote = 100, 0.0, 1, False, True
 
-  def __init__(self, url: str = "", *, key: str = "", variables: Mapping[str, str] | None = None,
-               source: str = "", price: float | None = None):
+  def __init__(self, url: str = "", *, key: Secret = Secret(),
+               variables: Mapping[str, str] | None = None, source: str = "",
+               price: float | None = None):
     """Args:
       url: of the service; "" is its published address.
-      key: the secret itself.
       variables: values of `self.variables`.
       source: what else decides the results, for recordings.
       price: dollars a thousand calls, if not as published.
@@ -149,7 +156,7 @@ class Serper(Provider):
   key_name, price = "SERPER_API_KEY", 1.0
 
   def request(self, searches, count, attempt):
-    return self._post({"X-API-KEY": self._key}, {"q": searches[0].query, "num": count})
+    return self._post({"X-API-KEY": self._key.value}, {"q": searches[0].query, "num": count})
 
   def found(self, body):
     if "searchParameters" not in body:
@@ -175,7 +182,7 @@ class Brave(Provider):
   key_name, most_results, price = "BRAVE_API_KEY", 20, 5.0
 
   def request(self, searches, count, attempt):
-    headers = {"accept": "application/json", "X-Subscription-Token": self._key}
+    headers = {"accept": "application/json", "X-Subscription-Token": self._key.value}
     return Request("GET", self.url, headers, {"q": searches[0].query, "count": str(count)})
 
   def found(self, body):
@@ -212,7 +219,7 @@ class Tavily(Provider):
   key_name, most_results, price = "TAVILY_API_KEY", 20, 8.0
 
   def request(self, searches, count, attempt):
-    return self._post({"authorization": f"Bearer {self._key}"}, {
+    return self._post({"authorization": f"Bearer {self._key.value}"}, {
       "query": searches[0].query, "max_results": count, "search_depth": "basic"})
 
   def found(self, body):
@@ -231,7 +238,7 @@ class Exa(Provider):
   name, address, key_name, price = "exa", "https://api.exa.ai/search", "EXA_API_KEY", 7.0
 
   def request(self, searches, count, attempt):
-    return self._post({"x-api-key": self._key}, {
+    return self._post({"x-api-key": self._key.value}, {
       "query": searches[0].query, "numResults": count, "type": "auto",
       "contents": {"highlights": True}})
 
@@ -285,7 +292,7 @@ class Perplexity(Provider):
   key_name, most_results, price = "PERPLEXITY_API_KEY", 20, 5.0
 
   def request(self, searches, count, attempt):
-    return self._post({"authorization": f"Bearer {self._key}"}, {
+    return self._post({"authorization": f"Bearer {self._key.value}"}, {
       "query": searches[0].query, "max_results": count})
 
   def found(self, body):
@@ -302,7 +309,7 @@ class Google(Provider):
   key_name, variables, most_results, price = "GOOGLE_API_KEY", ("GOOGLE_CSE_ID",), 10, 5.0
 
   def request(self, searches, count, attempt):
-    return Request("GET", self.url, {"x-goog-api-key": self._key}, {
+    return Request("GET", self.url, {"x-goog-api-key": self._key.value}, {
       "cx": self._variables["GOOGLE_CSE_ID"], "q": searches[0].query, "num": str(count)})
 
   def found(self, body):
