@@ -216,9 +216,10 @@ class SearchClient:
     except ServiceFailure:  # of a batch, which is no outcome
       self._alone.extend(group)
       return
-    except BaseException:  # closing, or a fault of the program, which the task hands on
+    except BaseException as error:  # closing, or a fault of the program, which the task hands on
+      closing = isinstance(error, asyncio.CancelledError)
       for pending in group:
-        self._end(pending, ServiceFailure(CLOSED))
+        self._end(pending, ServiceFailure(CLOSED if closing else type(error).__name__))
       raise
     for pending, one in zip(group, ended, strict=True):
       if self.recording is not None and not isinstance(one, ServiceFailure):
