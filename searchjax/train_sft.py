@@ -175,8 +175,9 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         run.phase(f"the checkpoint of step {done}")
         saver.save(done, state, {"batches": batches.get_state()})
         log.sync()
-    save_policy(workdir, config.steps, state.params, model)
     batches.close()
+  # Once the last checkpoint is on disk: two saves of one step at a time share their barriers.
+  save_policy(workdir, config.steps, state.params, model)
 
 
 def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:
