@@ -9,6 +9,7 @@ import time
 import httpx
 import pytest
 
+from searchjax.search.faults import parse_faults
 from searchjax.search.server import check_search, main, start_server
 from searchjax.search.worlds import World
 from small_web import small_atlas, small_corpus
@@ -89,6 +90,21 @@ def test_a_corpus_without_free_names_has_no_renamed_worlds():
     check_search({"query": "a", "world": 1}, renameable=False)
 
 
+def test_with_faults_the_header_says_which_attempt_it_is_else_the_server_counts(corpus, client):
+  text = "429=0.3,500=0.3,empty=0.2,seed=5"
+  plan = parse_faults(text)
+  statuses = {"429": 429, "500": 500, "empty": 200, None: 200}
+  with start_server(corpus, faults=text) as url:
+    post = lambda query, **headers: client.post(f"{url}/search", json={"query": query}, headers=headers)
+    for query in ("tea", "milk", "bread"):
+      counted = [post(query).status_code for _ in range(7)]
+      assert counted == [statuses[plan.of(query, n)] for n in range(1, 8)]
+      assert [post(query, **{"x-attempt": "3"}).status_code for _ in range(3)] == [counted[2]] * 3
+    assert post("").status_code == 400
+    batch = client.post(f"{url}/search", json={"searches": [{"query": "tea"}]})
+    assert batch.status_code == 400 and "one search a request" in batch.json()["error"]
+
+
 # ---- bad starts: one clear line, exit code 2, nothing half-written
 
 
@@ -126,6 +142,10 @@ def test_port_taken(capsys, corpus):
 @pytest.mark.parametrize("arguments", [["--port", "x"], ["--prot", "1"], ["--port", "99999"]])
 def test_a_bad_command_line(capsys, arguments):
   assert "search server" in bad_start(capsys, *arguments)
+
+
+def test_faults_that_cannot_be_read(capsys):
+  assert "got '429=2'" in bad_start(capsys, "--faults", "hang=0.1,429=2")
 
 
 def test_a_page_without_words_is_no_corpus(capsys, tmp_path):
