@@ -61,3 +61,30 @@ def test_G1_packed_segments_do_not_see_each_other(implementation):
   np.testing.assert_allclose(packed[:, 19:], alone, atol=1e-5)
   joined = run(q, k, v, jnp.ones_like(segments))
   assert np.abs(np.asarray(joined - packed))[:, 19:].max() > 0.1
+
+
+@pytest.mark.parametrize("T, n", [(1, 5), (7, 7)])
+def test_a_pools_rows_are_read_as_far_as_they_reach(T, n):
+  """Against one softmax over everything; row lengths at and beside the borders of blocks."""
+  rng = np.random.default_rng(0)
+  B, K, G, S, H = 7, 2, 3, 131, 5
+  draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+  keys, values = draw(B, K, S, H), draw(B, K, S, H)
+  slots, start = np.array([4, 0, 6, 1, 3]), np.array([0, 63, 64, 129, 131])
+  q, k, v = draw(5, T, K * G, H), draw(5, K, n, H), draw(5, K, n, H)
+  mask = np.tril(np.ones((n, n), bool))[-T:][None].repeat(5, 0)
+  pool = jax.jit(attention.attend_pool)
+  got = pool(q, keys, values, slots, start, k, v, mask)
+  rows_first = lambda a: jnp.swapaxes(jnp.asarray(a), 1, 2)
+  held = np.broadcast_to((np.arange(S)[None] < start[:, None])[:, None], (5, T, S))
+  want = attention.attend(
+    jnp.asarray(q), jnp.concatenate([rows_first(keys[slots]), rows_first(k)], axis=1),
+    jnp.concatenate([rows_first(values[slots]), rows_first(v)], axis=1),
+    jnp.asarray(np.concatenate([held, mask], axis=-1)),
+  )
+  np.testing.assert_allclose(got, want, atol=2e-6)
+  # A short row gets the same bits beside a long one, whatever an earlier conversation left behind.
+  left = keys.copy()
+  left[0, :, 63:] = 1e4
+  alone = pool(q, left, values, slots, np.array([0, 63, 1, 2, 0]), k, v, mask)
+  np.testing.assert_array_equal(alone[:2], got[:2])

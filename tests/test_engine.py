@@ -1,7 +1,14 @@
 """The rollout engine: exact log-probs, independence of batch-mates, feeds counted once."""
 
 import concurrent.futures
+import contextlib
+import dataclasses
 import functools
+import logging
+import queue
+import random
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +20,7 @@ from searchjax.model import forward, heads
 from searchjax.model.config import model_config
 from searchjax.model.parallel import divide
 from searchjax.model.params import init_params, param_specs
+from searchjax.rollout import engine as engines
 from searchjax.rollout import sample
 from searchjax.rollout.engine import Engine
 from searchjax.rollout.group import rollout_keys
@@ -42,9 +50,10 @@ def engine():
 
 
 class Scripted:
-  """A conversation of three turns with fixed responses in between."""
+  """A conversation of three turns with fixed responses in between, which take some time."""
 
-  def __init__(self, number):
+  def __init__(self, number, clock=None):
+    self.clock = clock
     self.key = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(5), number)))
     rng = np.random.default_rng(number)
     self.prompt = rng.integers(8, 47, 3 + number % 14).tolist()
@@ -66,11 +75,14 @@ class Scripted:
     self.logps += logps
     self.turns += 1
     self.finished = self.turns == 3
+    self.response = concurrent.futures.Future()
+    if self.clock:
+      threading.Timer(self.clock.uniform(0, 0.05), self.response.set_result, [None]).start()
+    else:
+      self.response.set_result(None)
 
   def waits_for(self):
-    done = concurrent.futures.Future()
-    done.set_result(None)
-    return [done]
+    return [self.response]
 
   def next_tokens(self):
     delta = self.deltas[self.turns - 1]
@@ -133,6 +145,104 @@ def test_every_token_is_fed_or_decoded_once(engine, params):
   # was pending (the last prompt or response token) is decoded, not fed.
   assert decoded == sum(sum(c.mask) for c in conversations)
   assert fed + decoded == sum(len(c.tokens) - 1 for c in conversations)
+
+
+def test_a_groups_prompt_is_fed_once_and_the_others_go_on_from_a_copy(engine, params):
+  """Each for itself, and as a group with one prompt: the same tokens and log-probs to the last bit."""
+  def group():
+    out = [Scripted(13) for _ in range(4)]
+    for i, c in enumerate(out):
+      c.key = c.key + np.uint32(i)
+    return out
+
+  together, before = group(), dataclasses.replace(engine.counts)
+  engine.run(params, together, temperature=1.0)
+  fed = engine.counts.prefill_tokens - before.prefill_tokens
+  prompt = len(together[0].prompt) - 1
+  responses = sum(len(c.tokens) - 1 - sum(c.mask) for c in together) - 4 * prompt
+  assert prompt > 8 and fed == prompt + responses
+  assert engine.counts.forked_tokens - before.forked_tokens == 3 * prompt
+  for c, alone in zip(together, group(), strict=True):
+    engine.run(params, [alone], temperature=1.0)
+    assert c.tokens == alone.tokens and c.logps == alone.logps
+    for a, b in zip(np.concatenate(c.routing), np.concatenate(alone.routing), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_results_do_not_depend_on_the_order_in_which_searches_return(engine, params):
+  """More conversations than slots, more slots than lanes; every response takes its own time."""
+  want = run(engine, params, range(9))
+  for seed in range(3):
+    clock = random.Random(seed)
+    got = [Scripted(n, clock) for n in range(9)]
+    engine.run(params, got, temperature=1.0)
+    for a, b in zip(got, want, strict=True):
+      assert a.tokens == b.tokens and a.logps == b.logps
+
+
+def test_nothing_compiles_after_the_first_use(engine, params):
+  run(engine, params, [1, 1, 2])
+  with jax.log_compiles(), warnings_of("jax") as lines:
+    run(engine, params, range(6), 0.7)
+  assert not [line for line in lines if "Compiling" in line]
+
+
+@contextlib.contextmanager
+def warnings_of(logger):
+  lines = []
+  handler = logging.Handler()
+  handler.emit = lambda record: lines.append(record.getMessage())
+  logging.getLogger(logger).addHandler(handler)
+  try:
+    yield lines
+  finally:
+    logging.getLogger(logger).removeHandler(handler)
+
+
+class Served(Scripted):
+  """One that comes while others run, and ends its first turn early."""
+
+  def __init__(self, number, sampling, longest):
+    super().__init__(number)
+    self.sampling, self.longest, self.seen, self.refused = sampling, longest, [], ""
+
+  def heard(self, tokens, logps):
+    self.seen.append(len(tokens))
+    return len(tokens) < self.longest
+
+  def end_turn(self, tokens, logps, stopped):
+    self.tokens += tokens
+    self.mask += [True] * len(tokens)
+    self.logps += logps
+    self.finished = True
+
+  def refuse(self, reason):
+    self.refused = reason
+
+
+def test_conversations_are_served_as_they_arrive(engine, params):
+  arrivals = queue.SimpleQueue()
+  thread = threading.Thread(target=engine.serve, args=(params, arrivals))
+  thread.start()
+  sampling = engines.Sampling
+  talks = [Served(n, sampling(0.0 if n % 2 else 0.7), 3) for n in range(5)]
+  arrivals.put(talks[0])
+  while not talks[0].finished:
+    time.sleep(0.01)
+  long = Served(0, sampling(1.0), 9)
+  long.prompt = [9] * LENGTH
+  for talk in (*talks[1:], long):
+    arrivals.put(talk)
+  arrivals.put(None)
+  thread.join(timeout=60)
+  assert not thread.is_alive() and all(t.finished for t in talks)
+  assert "leaves no room" in long.refused and not long.finished
+  for n, talk in enumerate(talks):  # Each by its own sampling; as in a run of its own.
+    alone = Scripted(n)
+    engine.run(params, [alone], temperature=talk.sampling.temperature)
+    assert alone.tokens[: len(talk.tokens)] == talk.tokens
+    assert alone.logps[: len(talk.logps)] == talk.logps
+    assert talk.seen[-1] == sum(talk.mask) <= 3
 
 
 def test_recorded_routing_is_the_training_forwards_and_covers_all_but_the_last_token(engine, params):

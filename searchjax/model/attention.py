@@ -3,11 +3,13 @@
   q, gate = split(W_q x);  q = rope(norm(q));  k = rope(norm(W_k x));  v = W_v x
   out = W_o (softmax(q kᵀ / sqrt(H), float32) v · sigmoid(gate))
 
-Letters  B rows, T tokens, S cached positions, D model width, N/K query and key-value heads, H head
+Letters  B rows, b rows of a pool that are read, T tokens, S cached positions, n new ones, D model width, N/K query and key-value heads, H head
 size.
 Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate);
 jax.experimental.pallas.ops.tpu.splash_attention.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +64,67 @@ def attend(
   scores = jnp.where(mask[:, None, None], scores * H**-0.5, MASKED)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
   return jnp.einsum("BKGTS,BSKH->BTKGH", weights, v).reshape(B, T, N, H)
+
+
+# Positions of a pool's row that are read at a time.
+POOL_BLOCK = 64
+
+
+def attend_pool(
+  q: Float[Array, "b T N H"],
+  keys: Float[Array, "B K S H"],
+  values: Float[Array, "B K S H"],
+  slots: Int[Array, "b"],
+  start: Int[Array, "b"],
+  k: Float[Array, "b K n H"],
+  v: Float[Array, "b K n H"],
+  mask: Bool[Array, "b T n"],
+) -> Float[Array, "b T N H"]:
+  """Softmax attention over a row of the pool up to `start`, and new keys where `mask` is True.
+
+  The row is read block by block as far as the longest one reaches, with a running maximum m:
+  num ← num e^(m − m') + Σ e^(score − m') v, the mass alike. Blocks behind a row's own `start` add
+  exact zeros, so what else is in the batch does not matter.
+
+  Args:
+    keys, values: a pool of rows, of which `slots` are read.
+    start: positions held of each row.
+  """
+  b, T, N, H = q.shape
+  K, S = keys.shape[1:3]
+  size = min(POOL_BLOCK, S)
+  q = jnp.moveaxis((q * H**-0.5).reshape(b, T, K, N // K, H), 1, 3)
+  score = functools.partial(jnp.einsum, "bKGTH,bKSH->bKGTS", preferred_element_type=jnp.float32)
+  mix = functools.partial(jnp.einsum, "bKGTS,bKSH->bKGTH", preferred_element_type=jnp.float32)
+
+  def weighted(scores, allowed, v, most):
+    weights = jnp.where(allowed, jnp.exp(scores - most[..., None]), 0.0)
+    return mix(weights.astype(v.dtype), v), jnp.sum(weights, axis=-1)
+
+  # The new positions first: each query sees one at least.
+  allowed = mask[:, None, None]
+  scores = jnp.where(allowed, score(q, k), MASKED)
+  most = jnp.max(scores, axis=-1)
+  num, mass = weighted(scores, allowed, v, most)
+
+  def block(i, carry):
+    most, num, mass = carry
+    begin = jnp.minimum(i * size, S - size)
+    read = jax.vmap(lambda a, slot: jax.lax.dynamic_slice(
+      a, (slot, 0, begin, 0), (1, K, size, H)
+    )[0], in_axes=(None, 0))
+    at = (begin + jnp.arange(size))[None, :]
+    allowed = ((at >= i * size) & (at < start[:, None]))[:, None, None, None]
+    scores = jnp.where(allowed, score(q, read(keys, slots)), MASKED)
+    higher = jnp.maximum(most, jnp.max(scores, axis=-1))
+    more, heavier = weighted(scores, allowed, read(values, slots), higher)
+    fade = jnp.exp(most - higher)
+    return higher, num * fade[..., None] + more, mass * fade + heavier
+
+  blocks = -(-jnp.max(start) // size)
+  _, num, mass = jax.lax.fori_loop(0, blocks, block, (most, num, mass))
+  mixed = num / mass[..., None]
+  return jnp.moveaxis(mixed, 3, 1).reshape(b, T, N, H).astype(v.dtype)
 
 
 # The kernel's tiles are multiples of 128; rows longer than the larger one are tiled by it.

@@ -2,11 +2,9 @@
 
 A pool row holds one conversation: keys and values of the attention layers, DeltaNet state and
 convolution tail of the others. Arrays are kept per layer, not stacked, so that each is updated
-where it lies. Keys lie [K H S] and values [K S H], the layouts in which a one-token query reads
-them contiguously.
+where it lies; a stretch of a head's positions is one block.
 
-On a mesh the layers are stacked, [G …] and [G I …], and scanned, and keys lie as values do, so that
-a stretch of positions is one block: `stacked_cache_specs`.
+On a mesh the layers are stacked, [G …] and [G I …], and scanned: `stacked_cache_specs`.
 
 Letters  B pool rows, b rows that decode, S positions, K key-value heads, H head size, M/A value and key heads, P/R key
          and value size, J steps of one decode loop, G groups, I DeltaNet layers of a group, W
@@ -28,7 +26,7 @@ from searchjax.model.params import ParamSpec
 @flax.struct.dataclass
 class Cache:
   """Attributes:
-    keys, values: per attention layer, [B K H S] and [B K S H].
+    keys, values: per attention layer, [B K S H].
     states, tails: per DeltaNet layer, float32 [B M P R] and a dict of [B W heads size].
   """
 
@@ -40,8 +38,8 @@ class Cache:
 
 @flax.struct.dataclass
 class DecodeBuffer:
-  """What a decode loop adds: keys [b K H J] and values [b K J H] of its rows, and the pool's states
-  and tails, which it changes where they lie."""
+  """What a decode loop adds: keys and values [b K J H] of its rows, and the pool's states and
+  tails, which it changes where they lie."""
 
   keys: Any
   values: Any
@@ -54,12 +52,11 @@ def empty_cache(config: ModelConfig, rows: int, length: int) -> Cache:
   c = config
   dtype = jnp.dtype(c.param_dtype)
   n_delta = c.num_groups * c.deltas_per_group
-  key = (rows, c.num_kv_heads, c.head_size, length)
-  value = (rows, c.num_kv_heads, length, c.head_size)
+  held = (rows, c.num_kv_heads, length, c.head_size)
   state = (rows, c.delta_value_heads, c.delta_key_size, c.delta_value_size)
   return Cache(
-    keys=tuple(jnp.zeros(key, dtype) for _ in range(c.num_groups)),
-    values=tuple(jnp.zeros(value, dtype) for _ in range(c.num_groups)),
+    keys=tuple(jnp.zeros(held, dtype) for _ in range(c.num_groups)),
+    values=tuple(jnp.zeros(held, dtype) for _ in range(c.num_groups)),
     states=tuple(jnp.zeros(state, jnp.float32) for _ in range(n_delta)),
     tails=tuple(empty_tails(c, rows, dtype) for _ in range(n_delta)),
   )
@@ -67,12 +64,9 @@ def empty_cache(config: ModelConfig, rows: int, length: int) -> Cache:
 
 def open_buffer(cache: Cache, rows: int, steps: int) -> DecodeBuffer:
   """An empty buffer for a decode loop of `steps` tokens in some rows."""
-  return DecodeBuffer(
-    keys=tuple(jnp.zeros((rows, *k.shape[1:3], steps), k.dtype) for k in cache.keys),
-    values=tuple(jnp.zeros((rows, v.shape[1], steps, v.shape[3]), v.dtype) for v in cache.values),
-    states=cache.states,
-    tails=cache.tails,
-  )
+  empty = lambda a: jnp.zeros((rows, a.shape[1], steps, a.shape[3]), a.dtype)
+  keys, values = jax.tree.map(empty, (cache.keys, cache.values))
+  return DecodeBuffer(keys, values, cache.states, cache.tails)
 
 
 def close_buffer(
@@ -80,18 +74,17 @@ def close_buffer(
   count: Int[Array, "b"],
 ) -> Cache:
   """Writes the first `count` steps of each row behind its `start` positions."""
-  S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
+  S, steps = cache.keys[0].shape[2], buffer.keys[0].shape[2]
   j = jnp.arange(steps)[None, :]
   at = jnp.where(j < count[:, None], start[:, None] + j, S)
   row = jnp.broadcast_to(slots[:, None], at.shape)
-  # Advanced indices around slices put [row, step] first: [b J K H] on both sides.
-  keys = tuple(
-    old.at[row, :, :, at].set(jnp.transpose(new, (0, 3, 1, 2)), mode="drop")
-    for old, new in zip(cache.keys, buffer.keys, strict=True)
-  )
-  values = tuple(
-    old.at[row, :, at, :].set(jnp.transpose(new, (0, 2, 1, 3)), mode="drop")
-    for old, new in zip(cache.values, buffer.values, strict=True)
+
+  def write(old, new):
+    # Advanced indices around slices put [row, step] first: [b J K H] on both sides.
+    return old.at[row, :, at, :].set(jnp.swapaxes(new, 1, 2), mode="drop")
+
+  keys, values = jax.tree.map(
+    write, (cache.keys, cache.values), (buffer.keys, buffer.values)
   )
   return Cache(keys, values, buffer.states, buffer.tails)
 

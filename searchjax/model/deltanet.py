@@ -209,12 +209,19 @@ def delta_step(
   g: Float[Array, "B M"],
   state: Float[Array, "B M P R"],
 ) -> tuple[Float[Array, "B M R"], Float[Array, "B M P R"]]:
-  """One token of the recurrence; the definition the chunk form is tested against."""
-  state = state * jnp.exp(g)[..., None, None]
-  read = jnp.sum(state * k[..., None], axis=-2)
-  written = beta[..., None] * (v - read)
-  state = state + k[..., None] * written[..., None, :]
-  return jnp.sum(state * q[..., None], axis=-2), state
+  """One token of the recurrence, S' = e^g S + k (β (v − e^g Sᵀk))ᵀ and o = S'ᵀq.
+
+  The old state is read once for both products: o = e^g Sᵀq + (k·q) β (v − e^g Sᵀk).
+  """
+  decay = jnp.exp(g)[..., None]
+  keyed, queried = jnp.moveaxis(
+    decay[..., None, :] * jnp.einsum(
+      "BMcP,BMPR->BMcR", jnp.stack([k, q], axis=-2), state, precision=jax.lax.Precision.HIGHEST
+    ), -2, 0,
+  )
+  written = beta[..., None] * (v - keyed)
+  out = queried + jnp.sum(k * q, axis=-1, keepdims=True) * written
+  return out, decay[..., None] * state + k[..., None] * written[..., None, :]
 
 
 def finish(

@@ -10,7 +10,6 @@ Source   transformers modeling_qwen3_5_moe.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -165,16 +164,15 @@ def prefill(
   """
   config = _dropless(config)
   b, C = tokens.shape
-  S = cache.keys[0].shape[-1]
+  S = cache.keys[0].shape[2]
   positions = start[:, None] + jnp.arange(C, dtype=start.dtype)[None, :]
   fed = jnp.arange(C)[None, :] < length[:, None]
   # Rows that feed nothing are written back out of range, i.e. not at all.
   rows = jnp.where(length > 0, slots, cache.keys[0].shape[0])
   write_at = jnp.where(fed, positions, S)
   fresh = (start == 0)[:, None, None, None]
-  before = jnp.broadcast_to((jnp.arange(S)[None, :] < start[:, None])[:, None, :], (b, C, S))
-  within = (jnp.arange(C)[:, None] >= jnp.arange(C)[None, :])[None] & fed[:, None, :]
-  mask = jnp.concatenate([before, within], axis=-1)
+  c = jnp.arange(C)
+  within = jnp.broadcast_to((c[:, None] >= c[None, :])[None], (b, C, C))
 
   keys, values = list(cache.keys), list(cache.values)
   states, tails = list(cache.states), list(cache.tails)
@@ -186,14 +184,12 @@ def prefill(
     h = _norm(config, x, mixer["norm"])
     if weights["kind"] == "attention":
       q, k, v, gate = attention.project(mixer, config, h, positions)
-      old_k = jnp.transpose(keys[a][slots], (0, 3, 1, 2))
-      old_v = jnp.transpose(values[a][slots], (0, 2, 1, 3))
-      mixed = attention.attend(
-        q, jnp.concatenate([old_k, k], axis=1), jnp.concatenate([old_v, v], axis=1), mask
+      mixed = attention.attend_pool(
+        q, keys[a], values[a], slots, start, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), within
       )
       x = x + attention.merge(mixer, mixed, gate)
       at_row = jnp.broadcast_to(rows[:, None], write_at.shape)
-      keys[a] = keys[a].at[at_row, :, :, write_at].set(k, mode="drop")
+      keys[a] = keys[a].at[at_row, :, write_at, :].set(k, mode="drop")
       values[a] = values[a].at[at_row, :, write_at, :].set(v, mode="drop")
       a += 1
     else:
@@ -238,31 +234,29 @@ def decode(
     (int32) every layer chose.
   """
   config = _dropless(config)
-  S, steps = cache.keys[0].shape[-1], buffer.keys[0].shape[-1]
+  b, steps = slots.shape[0], buffer.keys[0].shape[2]
   start = position - step
-  old = (jnp.arange(S)[None, :] < start[:, None])[:, None, None, :]
-  new = (jnp.arange(steps) <= step)[None, None, None, :]
+  new = jnp.broadcast_to((jnp.arange(steps) <= step)[None, None], (b, 1, steps))
   keys, values = list(buffer.keys), list(buffer.values)
   states, tails = list(buffer.states), list(buffer.tails)
   x = params["embed"][token][:, None, :]
   chosen = []
   a = d = 0
-  keep, fresh = active[:, None, None, None], (position == 0)[:, None, None, None]
+  # Rows that do not advance keep what they have: they may be another conversation's.
+  keep, fresh = active[:, None, None, None], (active & (position == 0))[:, None, None, None]
   for weights in layers:
     mixer = weights["mixer"]
     h = _norm(config, x, mixer["norm"])
     if weights["kind"] == "attention":
       q, k, v, gate = attention.project(mixer, config, h, position[:, None])
-      keys[a] = jax.lax.dynamic_update_slice_in_dim(
-        keys[a], k[:, 0, :, :, None], step, axis=3
+      keys[a], values[a] = (
+        jax.lax.dynamic_update_slice_in_dim(old, jnp.swapaxes(new, 1, 2), step, axis=2)
+        for old, new in ((keys[a], k), (values[a], v))
       )
-      values[a] = jax.lax.dynamic_update_slice_in_dim(
-        values[a], v[:, 0, :, None, :], step, axis=2
+      mixed = attention.attend_pool(
+        q, cache.keys[a], cache.values[a], slots, start, keys[a], values[a], new
       )
-      mixed = _attend_split(
-        q[:, 0], cache.keys[a][slots], cache.values[a][slots], old, keys[a], values[a], new
-      )
-      x = x + attention.merge(mixer, mixed[:, None], gate)
+      x = x + attention.merge(mixer, mixed, gate)
       a += 1
     else:
       pool = states[d], tails[d]
@@ -279,22 +273,3 @@ def decode(
   x = _norm(config, x, params["final_norm"])
   buffer = DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))
   return x[:, 0], buffer, jnp.stack(chosen)
-
-
-def _attend_split(q, old_k, old_v, old_mask, new_k, new_v, new_mask):
-  """One query a row over cached and new positions, without joining the two buffers."""
-  B, N, H = q.shape
-  K = old_k.shape[1]
-  q = (q * H**-0.5).reshape(B, K, N // K, H)
-  score = functools.partial(jnp.einsum, "BKGH,BKHS->BKGS", preferred_element_type=jnp.float32)
-  scores = jnp.concatenate(
-    [
-      jnp.where(old_mask, score(q, old_k), attention.MASKED),
-      jnp.where(new_mask, score(q, new_k), attention.MASKED),
-    ],
-    axis=-1,
-  )
-  weights = jax.nn.softmax(scores, axis=-1).astype(old_v.dtype)
-  S = old_k.shape[-1]
-  mix = functools.partial(jnp.einsum, "BKGS,BKSH->BKGH")
-  return (mix(weights[..., :S], old_v) + mix(weights[..., S:], new_v)).reshape(B, N, H)

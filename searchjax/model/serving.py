@@ -393,7 +393,8 @@ def decode(
   j = jnp.arange(J)
   new = (j <= step) & (j % serving.expert == serving.first("positions", 1))
   mask = jnp.concatenate([old, jnp.broadcast_to(new[None], (b, J))], axis=1)[:, None, None, None]
-  keep, fresh = active[:, None, None, None], (position == 0)[:, None, None, None]
+  # Rows that do not advance keep what they have: they may be another conversation's.
+  keep, fresh = active[:, None, None, None], (active & (position == 0))[:, None, None, None]
 
   def attend(mixer, g, x, buffer):
     h = _norm(config, x, mixer["norm"])

@@ -55,7 +55,7 @@ WHOLE = Steps(
     heads.logits(params, config, hidden), *rows
   ),
   open_buffer=caches.open_buffer, close_buffer=caches.close_buffer, fork=caches.fork,
-  length=lambda cache: cache.keys[0].shape[-1], anyone=lambda x: x,
+  length=lambda cache: cache.keys[0].shape[2], anyone=lambda x: x,
 )
 
 
@@ -129,7 +129,10 @@ def sample_token(
     crossing = jnp.where(top_p < 1.0, jnp.sum(mass < top_p), V)
     scaled = jnp.where(scaled >= order[jnp.minimum(crossing, kept - 1)], scaled, -jnp.inf)
   noise = jax.random.gumbel(key, scaled.shape, jnp.float32)
-  return jnp.argmax(jnp.where(temperature > 0, scaled + noise, logits)).astype(jnp.int32)
+  noisy = jnp.where(temperature > 0, scaled + noise, logits)
+  # Two plain reductions are several times faster on CPUs than argmax's.
+  ids = jnp.arange(noisy.size, dtype=jnp.int32)
+  return jnp.min(jnp.where(noisy == jnp.max(noisy), ids, noisy.size - 1))
 
 
 def decode(
