@@ -5,7 +5,8 @@ Hardware   two CPU cores, about 2 minutes.
 Expect     greedy held-out accuracy .51 to .67 for SFT and .80 to .83 for RL over three seeds.
 Command    python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/tiny/eval
 Needs      the SFT, preference and GRPO runs beside it.
-Variants   configs/evaluate_tiny.py:smoke
+Variants   configs/evaluate_tiny.py:smoke; --config.inference.url=http://HOST:PORT evaluates what an
+           inference server serves (docs/serving.md) and needs no run
 """
 
 from ml_collections import ConfigDict
@@ -31,8 +32,14 @@ def get_config(variant: str = "") -> ConfigDict:
   c.search = ConfigDict(
     SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )
-  c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
-  c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  c.limits = ConfigDict(
+    dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
+  )
+  c.engine = ConfigDict(
+    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+  )
+  # An inference server's policy in place of the runs': its address, and which of its models.
+  c.inference = ConfigDict(dict(url="", model="", connections=64, timeout_s=600.0, retries=4))
   if variant == "smoke":
     c.budgets, c.budget_questions, c.data.questions = (0, 2, 5), 6, 9
     c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 32, 32, 8, 8

@@ -62,8 +62,12 @@ def get_config(variant: str = "") -> ConfigDict:
   c.search = ConfigDict(
     SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )
-  c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
-  c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  c.limits = ConfigDict(
+    dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
+  )
+  c.engine = ConfigDict(
+    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+  )
   if variant == "smoke":
     c.steps, c.questions_per_step, c.group_size, c.rows = 3, 4, 4, 8
     c.data.questions, c.data.chats = 60, 10

@@ -55,8 +55,12 @@ def get_config(variant: str = "") -> ConfigDict:
   c.search = ConfigDict(
     SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )
-  c.limits = ConfigDict(dict(calls=5, turn_tokens=48, tokens=256))
-  c.engine = ConfigDict(dict(lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8))
+  c.limits = ConfigDict(
+    dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
+  )
+  c.engine = ConfigDict(
+    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+  )
   if variant == "smoke":
     c.steps, c.checkpoint_every = 12, 12
     c.data.questions, c.data.chats = 60, 20

@@ -117,7 +117,9 @@ def _adamw(**values: float | str) -> ConfigDict:
 def _add_rollouts(c: ConfigDict, lanes: int) -> None:
   """The search service, a conversation's limits, and the engine, divided over the mesh."""
   c.search = ConfigDict(SEARCH | dict(connections=64, snippet_chars=600))
-  c.limits = ConfigDict(dict(calls=5, turn_tokens=8192, tokens=16384))
+  c.limits = ConfigDict(
+    dict(calls=5, turn_tokens=8192, tokens=16384, answer_tokens=1024, invalid_share=0.5)
+  )
   c.engine = ConfigDict(
     dict(layout="decode", lanes=lanes, feed_rows=32, feed_tokens=512, decode_steps=32)
   )

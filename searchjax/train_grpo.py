@@ -45,6 +45,8 @@ from searchjax.search.atlas import load_atlas
 from searchjax.search.options import check_search
 from searchjax.train_sft import load_questions
 
+REDRAWS = 2  # Of references whose search or engine failed.
+
 
 def grpo_loss(
   model, parallel=LOCAL, *, temperature: float, strategy: str, truncate_at: float | None
@@ -171,9 +173,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
       )
       counts = take_counts(agent.engine)
       rollout_seconds, begun = time.monotonic() - begun, time.monotonic()
-      references = agent.collect(
-        questions, reference, group_size=config.references, purpose="reference", step=0, **sample
-      )
+      references = draw_references(agent, questions, reference, config.references, **sample)
 
       # ---- reward and advantage ------------------------------------------------------------------
       run.phase(f"the rewards of step {step}")
@@ -246,6 +246,24 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         saver.save(step + 1, state, {"questions": stream.get_state()})
         log.sync()
   save_policy(workdir, config.steps, state.params, model)
+
+
+def draw_references(agent, questions, params, count: int, **sample) -> list[list]:
+  """The reference policy's rollouts; those that failed are drawn again, with other keys (SPEC 2).
+
+  Their keys depend on the question alone, so they are the same whenever it comes.
+  """
+  collect = lambda some, step: agent.collect(
+    some, params, group_size=count, purpose="reference", step=step, **sample
+  )
+  drawn = collect(questions, 0)
+  for again in range(1, REDRAWS + 1):
+    lacking = [q for q, group in enumerate(drawn) if not all(e.valid for e in group)]
+    if not lacking:
+      break
+    for q, fresh in zip(lacking, collect([questions[q] for q in lacking], again), strict=True):
+      drawn[q] = [old if old.valid else new for old, new in zip(drawn[q], fresh, strict=True)]
+  return drawn
 
 
 def router_disagreement(sums) -> dict[str, float]:

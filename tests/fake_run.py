@@ -230,11 +230,11 @@ def _rollout(
     "length": 12,
     "reward": {
       "base": base,
-      "preference": preference,
+      "preference": None if invalid else preference,
       "tool_penalty": tool_penalty,
       "length_penalty": length_penalty,
       "penalty": penalty,
-      "total": total,
+      "total": None if invalid else total,
     },
     "advantage": 0.0 if invalid else total - 0.4,
   }

@@ -96,7 +96,8 @@ def play(chat, question, index, script, found):
   if not e.finished:
     e.fail("HTTP 503")
   if e.valid:
-    e.routing = [np.arange(len(e.tokens) - 1)[:, None, None] % 3 + np.array([[[0, 4], [2, 1]]])]
+    layers = np.array([[[0, 4], [2, 1]]], np.int32)
+    e.routing = [np.arange(len(e.tokens) - 1, dtype=np.int32)[:, None, None] % 3 + layers]
   return e
 
 

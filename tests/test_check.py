@@ -132,6 +132,7 @@ def test_an_infrastructure_failure_is_never_a_zero_reward(records, tmp_path, cha
 
 @pytest.mark.parametrize("change", [
   dict(most=good_rollouts.EXPERTS), dict(least=-1), dict(repeated=1), dict(rows=1),
+  dict(bits=8),
 ])
 def test_R1_experts_outside_the_model_are_named(records, tmp_path, change):
   changed = copy.deepcopy(records)

@@ -101,7 +101,7 @@ def test_J1_J6_a_member_without_a_score_or_verdict_leaves_the_rest_as_it_was(mon
 def test_a_run_stops_above_the_limit_and_says_why():
   reasons = ["search: timed out"] * 3 + ["engine: HTTP 503"] * 2 + [""] * 5
   total.require_valid(reasons, 0.5, "step 3")
-  with pytest.raises(RuntimeError) as stopped:
+  with pytest.raises(ValueError) as stopped:
     total.require_valid(reasons, 0.4, "step 3")
   assert str(stopped.value).startswith(
     "step 3: 5 of 10 rollouts are invalid (3 × search: timed out, 2 × engine: HTTP 503), above the "

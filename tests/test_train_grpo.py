@@ -1,5 +1,7 @@
 """What a training step says of its rollouts: each outcome counted, failures of the world voting nowhere."""
 
+import types
+
 import good_rollouts
 import jax
 import numpy as np
@@ -9,7 +11,7 @@ from searchjax.dist.metrics import METRICS, alarms
 from searchjax.objective.advantage import group_advantage
 from searchjax.reward.total import total_reward
 from searchjax.rollout.agent import load_chat
-from searchjax.train_grpo import step_metrics
+from searchjax.train_grpo import draw_references, step_metrics
 
 FAILED = ("search fails", "engine fails")
 
@@ -69,3 +71,22 @@ def test_A1_A11_failures_of_the_world_move_no_mean_and_no_advantage(groups, metr
   )
   np.testing.assert_allclose(advantage(parts)[:, : len(kept[0])], advantage(fewer), atol=1e-6)
   assert np.all(advantage(parts)[:, len(kept[0]) :] == 0)
+
+
+def test_a_reference_that_failed_is_drawn_again_with_another_key_and_the_others_stay():
+  class Agent:
+    def __init__(self, *draws):
+      self.draws, self.asked = list(draws), []
+
+    def collect(self, questions, params, *, group_size, purpose, step, seed):
+      self.asked.append((questions, group_size, purpose, step))
+      return [[types.SimpleNamespace(name=n, valid=n.isupper()) for n in group]
+              for group in self.draws.pop(0)]
+
+  names = lambda groups: ["".join(e.name for e in group) for group in groups]
+  agent = Agent(["AB", "Cd", "eF"], ["XY", "zW"], ["VU"])
+  assert names(draw_references(agent, ["p", "q", "r"], None, 2, seed=5)) == ["AB", "CY", "VF"]
+  assert agent.asked == [(["p", "q", "r"], 2, "reference", 0), (["q", "r"], 2, "reference", 1),
+                         (["r"], 2, "reference", 2)]
+  agent = Agent(["ab"], ["cd"], ["ef"], ["GH"])
+  assert names(draw_references(agent, ["p"], None, 2, seed=5)) == ["ef"]  # Enough is enough.

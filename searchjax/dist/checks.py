@@ -14,7 +14,10 @@ LEAST = {
   "checkpoint_every": 1, "keep_checkpoints": 1, "holdout_every": 1, "pair_length": 16,
   "batch.rows": 1, "batch.length": 16, "data.questions": 1, "data.chats": 1, "gate.every": 1,
   "gate.questions": 1, "engine.lanes": 1, "engine.pool": 1, "engine.feed_rows": 1,
-  "engine.feed_tokens": 1, "engine.decode_steps": 1, "limits.calls": 0, "limits.turn_tokens": 1, "limits.tokens": 16,
+  "engine.feed_tokens": 1, "engine.decode_steps": 1, "limits.calls": 0,
+  "limits.turn_tokens": 1, "limits.tokens": 16, "limits.answer_tokens": 1,
+  "limits.invalid_share": 0.0,
+  "inference.connections": 1, "inference.retries": 0,
   "scorer.rows": 1, "scorer.length": 16, "search.max_results": 1, "search.retries": 0,
   "mesh.fsdp": 0, "mesh.expert": 1, "mesh.context": 1, "model.full_attention_interval": 1,
   "budget_questions": 1, "budget_temperature": 0.0, "truncate_at": 0.0, "optimizer.warmup": 0,
@@ -26,10 +29,13 @@ LEAST = {
 LARGEST_SEED = 2**31 - 1
 MOST = {
   "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
+  "limits.invalid_share": 1.0,
 }
-ABOVE_ZERO = ("temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm",
-              "search.timeout_s", "search.deadline_s", "distributed.form_limit_s", "distributed.silence_limit_s",
-              "distributed.stall_limit_s")
+ABOVE_ZERO = (
+  "temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm", "search.timeout_s",
+  "search.deadline_s", "inference.timeout_s", "distributed.form_limit_s",
+  "distributed.silence_limit_s", "distributed.stall_limit_s",
+)
 _PENALTIES = ("anchored", "unconditional", "off")
 CHOICES = {
   "reward.tool_penalty": _PENALTIES,

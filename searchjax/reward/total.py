@@ -122,12 +122,12 @@ def require_valid(reasons: Sequence[str], limit: float, what: str) -> None:
     what: which rollouts, for the message.
 
   Raises:
-    RuntimeError: there are more, with the most frequent reasons.
+    ValueError: there are more, with the most frequent reasons.
   """
   counts = collections.Counter(reason for reason in reasons if reason)
   if counts.total() > limit * len(reasons):
     said = ", ".join(f"{n} × {reason}" for reason, n in counts.most_common(3))
-    raise RuntimeError(
+    raise ValueError(
       f"{what}: {counts.total()} of {len(reasons)} rollouts are invalid ({said}), above the limit "
       f"of {limit:.0%}; mend the service and give the same command again"
     )

@@ -29,7 +29,7 @@ FIELDS = {
   "length": (int,), "prompt_length": (int,), "limits": (dict,), "reward": (dict,),
   "advantage": (int, float),
 }
-ROUTING = ("rows", "experts", "least", "most", "repeated")
+ROUTING = ("rows", "bits", "experts", "least", "most", "repeated")
 CALLS_REFUSED, RESULTS_REFUSED = (model_failure(t).text for t in (BUDGET_USED_UP, NO_ROOM))
 SHOWN = 4  # Tokens of a difference that are spelt out.
 
@@ -96,22 +96,10 @@ def check_record(
   yield from broken
   if broken:  # The others read these fields.
     return
-  limits = Limits(**record["limits"])
-  yield from _check_numbers(record, chat, limits)
-  turns = cut_turns(record, chat)
-  if turns is None:
-    yield Violation("mask", "the mask's sampled turns are not as many as the assistant's turns")
-    return
-  yield from _check_prompt(record, chat, tools, turns)
-  for turn in turns:
-    yield from _check_turn(record, chat, limits, turn)
-    yield from _check_responses(record, limits, turn)
-    yield from _check_border(record, chat, limits, turn)
-  yield from _check_history(record, chat, tools, turns)
-  yield from _check_end(record, limits, turns)
-  yield from _check_counts(record, limits, turns)
-  yield from _check_routing(record)
-  yield from _check_validity(record, limits)
+  try:
+    yield from _check_contents(record, chat, tools, Limits(**record["limits"]))
+  except ValueError as error:
+    yield Violation("prompt", f"the format cannot write these turns: {error}")
 
 
 def cut_turns(record: Mapping, chat: ChatFormat) -> list[Turn] | None:
@@ -152,7 +140,7 @@ def routing_summary(routing: Sequence[np.ndarray], experts: int) -> dict[str, in
     return None
   rows = np.sort(np.concatenate(routing), axis=-1)
   return {
-    "rows": len(rows), "experts": experts, "least": int(rows.min(initial=0)),
+    "rows": len(rows), "bits": 8 * rows.dtype.itemsize, "experts": experts, "least": int(rows.min(initial=0)),
     "most": int(rows.max(initial=0)),
     "repeated": int((rows[..., 1:] == rows[..., :-1]).any((-2, -1)).sum()),
   }
@@ -161,19 +149,41 @@ def routing_summary(routing: Sequence[np.ndarray], experts: int) -> dict[str, in
 # ---- one check each ------------------------------------------------------------------------------
 
 
+def _check_contents(record, chat, tools, limits):
+  numbers = list(_check_numbers(record, chat, limits))
+  yield from numbers
+  if any(violation.kind == "token" for violation in numbers):  # Nothing to be read.
+    return
+  turns = cut_turns(record, chat)
+  if turns is None:
+    yield Violation("mask", "the mask's sampled turns are not as many as the assistant's turns")
+    return
+  yield from _check_prompt(record, chat, tools, turns)
+  for turn in turns:
+    yield from _check_turn(record, chat, limits, turn)
+    yield from _check_responses(record, limits, turn)
+    yield from _check_border(record, chat, limits, turn)
+  yield from _check_history(record, chat, tools, turns)
+  yield from _check_end(record, limits, turns)
+  yield from _check_counts(record, limits, turns)
+  yield from _check_routing(record)
+  yield from _check_validity(record, limits)
+
+
 def _check_fields(record):
   if not isinstance(record, dict):
     yield Violation("fields", f"expected an object, got {type(record).__name__}")
     return
-  for name, kinds in FIELDS.items():
-    if name not in record:
-      yield Violation("fields", f'no "{name}"')
-    elif type(record[name]) not in kinds:
-      names = " or ".join(kind.__name__ for kind in kinds)
-      yield Violation("fields", f'"{name}": expected {names}, got {str(record[name])[:40]}')
+  wrong = [name for name, kinds in FIELDS.items() if type(record.get(name)) not in kinds]
+  for name in wrong:
+    names = " or ".join(kind.__name__ for kind in FIELDS[name])
+    found = str(record[name])[:40] if name in record else "no such field"
+    yield Violation("fields", f'"{name}": expected {names}, got {found}')
+  if wrong:
+    return
   if not all(
     isinstance(turn, dict) and isinstance(turn.get("role"), str)
-    and isinstance(turn.get("text"), str) for turn in record.get("turns") or ()
+    and isinstance(turn.get("text"), str) for turn in record["turns"]
   ):
     yield Violation("fields", '"turns": expected objects with the texts "role" and "text"')
   parts = {"limits": [field.name for field in dataclasses.fields(Limits)], "routing": ROUTING}
@@ -185,7 +195,7 @@ def _check_fields(record):
       isinstance(value, int | float) for value in part.values()
     ):
       yield Violation("fields", f'"{name}": expected numbers named {", ".join(known)}')
-  sizes = [len(record[name]) for name in ("tokens", "mask", "logp") if name in record]
+  sizes = [len(record[name]) for name in ("tokens", "mask", "logp")]
   if len(set(sizes)) > 1:
     yield Violation("length", "{} tokens, {} in the mask, {} log-probs".format(*sizes))
 
@@ -379,6 +389,8 @@ def _check_routing(record):
     yield Violation(
       "routing", f"expected experts of all but the last of {tokens} tokens, got {routing['rows']}"
     )
+  if routing["bits"] != 32:
+    yield Violation("routing", f"expected ids of 32 bits, got {routing['bits']}")
   if not 0 <= routing["least"] <= routing["most"] < routing["experts"]:
     yield Violation(
       "routing", f"expected experts from 0 to {routing['experts'] - 1}, got "

@@ -132,6 +132,17 @@ def test_T1_every_record_is_whole(chains):
       )
 
 
+def test_recorded_rollouts_pass_the_offline_check(chains):
+  done = subprocess.run(
+    [sys.executable, "-m", "searchjax.check", str(chains[0] / "grpo")], cwd=ROOT,
+    env=environment(chains[0]), capture_output=True, text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert done.stdout.splitlines()[-1] == (
+    "check: 10 files, 160 rollouts in 40 groups: no violation"
+  )
+
+
 def test_W4_every_question_is_scored_and_W5_the_setting_is_stored(chains):
   results = json.loads((chains[0] / "eval/results.json").read_text())
   for policy in ("base", "sft", "rl"):
