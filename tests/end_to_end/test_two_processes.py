@@ -1,4 +1,4 @@
-"""GRPO by two processes over gloo: the numbers of one process, whole records, named deaths.
+"""Runs of two processes over gloo: the numbers of one process, whole records, named deaths.
 
 FAULTS Y6 (the same calls in the same order), Y7 (one mesh for sampling and training), C5, C6.
 """
@@ -33,7 +33,19 @@ SMALL = [
   "--config.data.questions=30", "--config.data.chats=5", "--config.data.rubric_share=0.25",
   "--config.limits.turn_tokens=16", "--config.limits.tokens=128", "--config.lengths=128",
 ]
+# Parameters and moments divided over the devices of both processes.
+DIVIDED = ["--config.mesh.layout=zero3", "--config.mesh.fsdp=4", "--config.mesh.expert=2"]
+SFT = [
+  *DIVIDED, "--config.steps=3", "--config.checkpoint_every=3", "--config.batch.rows=8",
+  "--config.batch.length=128", "--config.limits.tokens=128", "--config.limits.turn_tokens=16",
+  "--config.data.questions=30", "--config.data.chats=10", "--config.gate.questions=2",
+]
+RM = [
+  *DIVIDED, "--config.steps=3", "--config.rows=8", "--config.holdout_every=3",
+  "--config.data.questions=30", "--config.data.chats=5",
+]
 TIMES = ("rollout_seconds", "score_seconds", "update_seconds")
+SAMPLED = ("rollout_accuracy", "rollout_tool_calls")
 LIMIT_S = 20.0
 
 
@@ -42,7 +54,7 @@ def free_port():
     return probe.getsockname()[1]
 
 
-def start(workdir, words, *, processes, devices, cache, module=None):
+def start(words, *, processes, devices, cache, module=None):
   """Starts every process of a run; module None runs recorded_grpo.py with `words`."""
   where = f"127.0.0.1:{free_port()}"
   started = []
@@ -82,8 +94,8 @@ def finish(started, timeout=900):
         process.kill()
 
 
-def run(workdir, words, **settings):
-  for code, out, err in finish(start(workdir, words, **settings)):
+def run(words, **settings):
+  for code, out, err in finish(start(words, **settings)):
     assert code == 0, out[-2000:] + err[-4000:]
 
 
@@ -92,16 +104,16 @@ def words(stage, workdir, *more):
   return ["--config", f"configs/{config}.py:smoke", "--workdir", str(workdir), *more]
 
 
-def small_model():
+def small_model(**sizes):
   """Two layers, one of each kind: all of the time here is compilation."""
   config = settings.load_config(str(ROOT / "configs/sft_tiny.py"))
-  section = dict(config.model) | {"num_layers": 2, "full_attention_interval": 2}
+  section = dict(config.model) | {"num_layers": 2, "full_attention_interval": 2} | sizes
   return config, new_model(section, load_chat(""), dict(config.compute))
 
 
-def untrained(folder):
+def untrained(folder, **sizes):
   """A policy and a preference model as their stages leave them, never trained."""
-  config, model = small_model()
+  config, model = small_model(**sizes)
   params = init_params(jax.random.key(5), model)
   head = jax.random.normal(jax.random.key(6), (model.hidden_size,), jnp.float32)
   for stage, of in (("sft", params), ("rm", params | {"value_head": head})):
@@ -112,6 +124,17 @@ def untrained(folder):
 def metrics(workdir):
   rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def read_blocks(folder):
+  """A checkpoint's arrays, whole."""
+  arrays = {
+    name: np.zeros(leaf.shape, leaf.dtype)
+    for name, leaf in checkpoint.saved_shapes(folder).items()
+  }
+  for name, box, values in checkpoint.saved_blocks(folder):
+    arrays[name][box] = values
+  return arrays
 
 
 def records(workdir):
@@ -184,9 +207,9 @@ def short(tmp_path_factory, service):
   untrained(folder)
   tape, cache = folder / "tape", folder / "cache"
   traced = ["--config.profile.first_step=1", "--config.profile.steps=1"]
-  run(folder, ["record", tape, *words("train_grpo", folder / "two", service, *SMALL, *traced)],
+  run(["record", tape, *words("train_grpo", folder / "two", service, *SMALL, *traced)],
       processes=2, devices=1, cache=cache)
-  run(folder, ["replay", tape, *words("train_grpo", folder / "one", service, *SMALL)], processes=1,
+  run(["replay", tape, *words("train_grpo", folder / "one", service, *SMALL)], processes=1,
       devices=2, cache=cache)
   return folder
 
@@ -242,14 +265,45 @@ def test_C5_checkpoints_of_two_processes_are_restored_into_another_mesh_and_dona
 
 
 @pytest.fixture(scope="module")
+def before_grpo(tmp_path_factory, service):
+  """SFT and the preference model after it, by two processes of four devices and one of eight."""
+  folder = tmp_path_factory.mktemp("before_grpo")
+  untrained(folder, delta_key_heads=2, delta_value_heads=2)  # three do not divide
+  for name, processes in (("one", 1), ("two", 2)):
+    several = {"processes": processes, "devices": 8 // processes, "cache": folder / "cache"}
+    run(words("train_sft", folder / name / "sft", service, f"--config.init={folder / 'sft'}", *SFT),
+        module="train_sft", **several)
+    run(words("train_rm", folder / name / "rm", *RM), module="train_rm", **several)
+  return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "rm"])
+def test_Y6_two_processes_train_what_one_trains(before_grpo, stage):
+  """Losses, gradients and every parameter, with the model divided over both."""
+  runs = [before_grpo / name / stage for name in ("one", "two")]
+  rows = list(zip(*map(metrics, runs), strict=True))
+  assert len(rows) == 3
+  for a, b in rows:
+    assert a.keys() == b.keys()
+    for name in a.keys() - set(SAMPLED):
+      rtol = 1e-4 if name == "grad_norm" else 1e-5
+      np.testing.assert_allclose(a[name], b[name], rtol=rtol, atol=1e-6, err_msg=name)
+  policies = [read_blocks(folder / "policy") for folder in runs]
+  assert policies[0].keys() == policies[1].keys()
+  for name, values in policies[0].items():
+    np.testing.assert_allclose(values, policies[1][name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
 def long(tmp_path_factory, service):
   """Two processes of four devices, recorded; one process of eight, replayed."""
   folder = tmp_path_factory.mktemp("long")
   untrained(folder)
   tape, cache = folder / "tape", folder / "cache"
-  run(folder, ["record", tape, *words("train_grpo", folder / "two", service, *SMALL)], processes=2,
+  run(["record", tape, *words("train_grpo", folder / "two", service, *SMALL)], processes=2,
       devices=4, cache=cache)
-  run(folder, ["replay", tape, *words("train_grpo", folder / "one", service, *SMALL)], processes=1,
+  run(["replay", tape, *words("train_grpo", folder / "one", service, *SMALL)], processes=1,
       devices=8, cache=cache)
   return folder
 
@@ -263,7 +317,7 @@ def test_Y6_Y7_two_processes_of_four_devices_give_the_numbers_of_one_of_eight(lo
 @pytest.mark.slow
 def test_C1_a_run_of_which_a_process_was_killed_goes_on_with_another_number_of_them(long, service):
   arguments = ["replay", long / "tape", *words("train_grpo", long / "cut", service, *SMALL)]
-  started = start(long, arguments, processes=2, devices=4, cache=long / "cache")
+  started = start(arguments, processes=2, devices=4, cache=long / "cache")
   deadline = time.monotonic() + 900
   while checkpoint.latest_step(long / "cut/checkpoints") is None and time.monotonic() < deadline:
     assert started[0].poll() is None
@@ -271,7 +325,7 @@ def test_C1_a_run_of_which_a_process_was_killed_goes_on_with_another_number_of_t
   started[1].kill()
   (code, _, err), _ = finish(started)
   assert code == 1 and "error: process 1 (" in err and "died in" in err
-  run(long, arguments, processes=1, devices=8, cache=long / "cache")
+  run(arguments, processes=1, devices=8, cache=long / "cache")
   check_the_same_numbers(long / "one", long / "cut")
 
 
