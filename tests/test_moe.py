@@ -156,6 +156,14 @@ def test_R7_padding_takes_no_capacity_and_no_part_in_the_balance(weights, dispat
   assert (counted.overflow > 0) == (dispatch == "capacity")
 
 
+def test_a_sorted_buffer_has_rows_that_the_kernel_takes():
+  """1.2 · 2048 · 16 tokens · 8 of 256 experts over 16 devices: 19,661 rows would be multiplied by
+  all 16 experts of a device on v5p, 1.32e12 FLOPs instead of 8.2e10."""
+  c = model_config("qwen3.5-35b-a3b", capacity_factor=1.2)
+  assert moe.sorted_rows(c, 2048 * 16, 16) == 19664
+  assert moe.sorted_rows(model_config("qwen3.5-397b-a17b", capacity_factor=1.2), 2048, 1) == 24576
+
+
 def test_what_finds_no_seat_is_counted_and_first_choices_go_first(weights):
   T = ROWS * LENGTH
   x = draw(ROWS, LENGTH)

@@ -166,6 +166,8 @@ def ragged_experts(
   return _give_back(out, source, T), ends[-1] - held[-1]
 
 
+# Of other numbers of rows XLA's kernel for v5p makes a product over all groups.
+ROW_TILE = 16
 # Tiles (rows, sums, columns) of the grouped kernel; smaller products take smaller ones.
 GMM_TILES = (512, 1024, 1024)
 
@@ -258,6 +260,12 @@ def capacity(config: ModelConfig, tokens: int) -> int:
   return min(tokens, math.ceil(config.capacity_factor * even))
 
 
+def sorted_rows(config: ModelConfig, tokens: int, devices: int) -> int:
+  """Rows of the sorted buffer of one of the devices that have so many tokens together."""
+  even = tokens * config.experts_per_token / devices
+  return math.ceil(config.capacity_factor * even / ROW_TILE) * ROW_TILE
+
+
 def moe(
   weights: dict,
   config: ModelConfig,
@@ -339,10 +347,7 @@ def _own_experts(weights, config, x, w, own, tokens, parts):
   if config.moe_dispatch == "capacity":
     rows = min(capacity(config, tokens), x.shape[0])
     return capacity_experts(weights, x, w, own, rows)
-  rows = own.size
-  if parts > 1:
-    even = tokens * config.experts_per_token / parts
-    rows = min(rows, math.ceil(config.capacity_factor * even))
+  rows = own.size if parts == 1 else min(own.size, sorted_rows(config, tokens, parts))
   return ragged_experts(weights, x, w, own, rows, config.moe_dispatch)
 
 
