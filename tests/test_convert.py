@@ -387,6 +387,8 @@ def test_the_command_line(tmp_path, capsys):
     (["--from-hf", policy, "--to", str(tmp_path / "x")], "give a Hugging Face folder with config"),
     (["--from-hf", hf, "--to", policy, "--dtype", "int8"], "invalid choice: 'int8'"),
     (["--from-hf", hf, "--to", policy, "--fast"], "unrecognized arguments: --fast"),
+    (["--from-hf", hf, "--to", "gs://b/x"], "converted on a local disk, got gs://b/x; copy it"),
+    (["--from", "gs://b/x", "--to-hf", policy], "converted on a local disk, got gs://b/x; copy it"),
   ):
     assert convert.main(wrong) == 2
     error = capsys.readouterr().err
@@ -400,6 +402,13 @@ def test_the_command_line(tmp_path, capsys):
   with pytest.raises(SystemExit) as left:
     convert.main(["--help"])
   assert left.value.code == 0 and "--from-hf DIR" in capsys.readouterr().out
+
+
+def test_one_process_of_several_does_not_write_a_hugging_face_folder(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 3)
+  with pytest.raises(ValueError, match="written by one process, this run has 3; when it has ended"):
+    convert.to_hf(tmp_path / "policy", tmp_path / "hf")
+  assert not list(tmp_path.iterdir())
 
 
 def test_progress_lines_are_few(tmp_path, monkeypatch):

@@ -39,6 +39,7 @@ from absl import logging
 
 from searchjax.dist import checkpoint, tensor_files
 from searchjax.dist.checkpoint import Box
+from searchjax.dist.storage import is_remote
 from searchjax.model.config import ModelConfig
 from searchjax.model.hf_config import config_from_hf, hf_config
 from searchjax.model.hf_names import (
@@ -195,9 +196,9 @@ def from_hf(
     The policy's sizes.
 
   Raises:
-    ValueError: as `open_hf`, or `target` is in use.
+    ValueError: as `open_hf`, or `target` is in use, or one of the two lies in a bucket.
   """
-  source = pathlib.Path(source)
+  source = _local(source)
   with _whole_folder(target) as partial:
     hf = open_hf(source, dtype)
     for kind, number in sorted(hf.skipped.items()):
@@ -246,9 +247,15 @@ def to_hf(
     The policy's sizes.
 
   Raises:
-    ValueError: no finished policy in `source`, or `target` is in use.
+    ValueError: no finished policy in `source`, or `target` is in use, one of the two lies in a
+      bucket, or this is one process of several.
   """
-  source = pathlib.Path(source)
+  if jax.process_count() > 1:
+    raise ValueError(
+      f"a Hugging Face folder is written by one process, this run has {jax.process_count()}; when "
+      f"it has ended: python -m searchjax.model.convert --from {source} --to-hf {target}"
+    )
+  source = _local(source)
   policy = source / "policy"
   with _whole_folder(target) as partial:
     shapes = checkpoint.saved_shapes(policy)
@@ -440,7 +447,7 @@ def _check_policy(policy: pathlib.Path, shapes: dict[str, Any], specs: dict[str,
 @contextlib.contextmanager
 def _whole_folder(target: str | pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder to write into that takes the name `target` when the block ends well."""
-  target = pathlib.Path(target).absolute()
+  target = _local(target).absolute()
   if target.exists() and (not target.is_dir() or any(target.iterdir())):
     raise ValueError(f"{target} is there already; remove it or give another folder")
   partial = target.with_name(target.name + ".partial")
@@ -459,6 +466,15 @@ def _whole_folder(target: str | pathlib.Path) -> Iterator[pathlib.Path]:
       target.rmdir()
     partial.rename(target)
   checkpoint.barrier("folder has its name")
+
+
+def _local(folder: str | pathlib.Path) -> pathlib.Path:
+  if is_remote(folder):
+    raise ValueError(
+      f"folders are converted on a local disk, got {folder}; copy it from or to there with "
+      f"gcloud storage cp -r"
+    )
+  return pathlib.Path(folder)
 
 
 def _copy_files(source: pathlib.Path, target: pathlib.Path, names: Sequence[str]) -> None:
