@@ -4,6 +4,8 @@ Accuracy and calls by hop, greedy and at temperature 1; accuracy against a state
 on calls (budget-forced, SPEC 4); preference over the SFT policy's answers; cents a query.
 
 python -m searchjax.evaluate --config configs/evaluate_tiny.py --workdir runs/tiny/eval
+
+With config.inference.url the policy is an inference server's; there is no other to compare it with.
 """
 
 import dataclasses
@@ -12,6 +14,7 @@ import hashlib
 import json
 import os
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,6 +44,7 @@ from searchjax.train_sft import load_questions
 MODES = {"greedy": 0.0, "sampled": 1.0}
 POLICIES = ("base", "sft", "rl")
 SWEPT = ("sft", "rl")
+SERVED = ("served",)  # The policy of an inference server.
 
 
 def main(config, workdir: os.PathLike) -> None:
@@ -52,25 +56,21 @@ def main(config, workdir: os.PathLike) -> None:
       f"gcloud storage cp -r gs://BUCKET/FOLDER runs/"
     )
   prices = load_prices(config.prices or None)
-  passes = len(POLICIES) * len(MODES) + len(SWEPT) * len(config.budgets)
+  served = bool(config.get("inference", {}).get("url"))
+  swept = SERVED if served else SWEPT
+  passes = len(SERVED if served else POLICIES) * len(MODES) + len(swept) * len(config.budgets)
   inputs = evaluation_inputs(config, workdir, prices)
   differing = differing_inputs(workdir / "results.json", inputs)
-  done = passes if differing == [] else None
+  # Which weights a server has is known only by asking it, if at all: it is always asked anew.
+  done = passes if differing == [] and not served else None
   if is_finished(workdir, config, done=done, total_steps=passes, title="evaluate"):
     print(f"of the same config and policies; to evaluate anew, delete {workdir / 'results.json'}")
     return
   atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
-  load = lambda stage, **settings: load_policy(
-    find_stage(workdir, stage), config.mesh, compute=config.compute, **settings
-  )
-  sft, model, division = load("sft")
-  rl, _, _ = load("grpo")
-  rm = load("rm", value_head=True)
-  base = place(init_params(jax.random.key(config.seed), model), division.mesh, division.specs)
-  whole = make_engine_params(config, model, division)
-  policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}
-  scorer = PreferenceScorer(*rm, chat, **config.scorer)
+  policies, model, scorer = {"served": None}, None, None
+  if not served:
+    policies, model, scorer = load_stages(config, workdir, chat)
   questions = load_questions(
     atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"
   )
@@ -119,12 +119,14 @@ def main(config, workdir: os.PathLike) -> None:
         done += 1
     for (name, mode), episodes in rollouts.items():
       # Side by side with the SFT policy's answers, by the preference model.
-      preference = side_by_side(scorer, episodes, rollouts["sft", mode])
+      preference = [None] * len(episodes)
+      if scorer is not None:
+        preference = side_by_side(scorer, episodes, rollouts["sft", mode])
       known = [s for s in preference if s is not None]
       results["policies"][name][mode]["preference"] = float(np.mean(known)) if known else None
       write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference))
     some = questions[: config.budget_questions]
-    for name in SWEPT:
+    for name in swept:
       sweep = []
       for budget in config.budgets:
         episodes = collect(
@@ -142,7 +144,28 @@ def main(config, workdir: os.PathLike) -> None:
         )
         done += 1
       results["budget"][name] = budget_summary(sweep, seed=config.seed)
+    if served:
+      results["inference"] = agent.engine.describe()
+      if len(agent.engine.versions) > 1:
+        raise ValueError(
+          f"the inference server changed its weights during the evaluation "
+          f"({', '.join(sorted(agent.engine.versions))}): these are not one policy's results"
+        )
   write_json(workdir / "results.json", results)
+
+
+def load_stages(config, workdir: pathlib.Path, chat) -> tuple[dict, Any, PreferenceScorer]:
+  """Policies by name, as the engine reads them, their model, and the preference model's scorer."""
+  load = lambda stage, **settings: load_policy(
+    find_stage(workdir, stage), config.mesh, compute=config.compute, **settings
+  )
+  sft, model, division = load("sft")
+  rl, _, _ = load("grpo")
+  rm = load("rm", value_head=True)
+  base = place(init_params(jax.random.key(config.seed), model), division.mesh, division.specs)
+  whole = make_engine_params(config, model, division)
+  policies = {"base": whole(base), "sft": whole(sft), "rl": whole(rl)}
+  return policies, model, PreferenceScorer(*rm, chat, **config.scorer)
 
 
 def evaluation_inputs(config, workdir: pathlib.Path, prices) -> dict:
@@ -154,7 +177,7 @@ def evaluation_inputs(config, workdir: pathlib.Path, prices) -> dict:
     ValueError: a stage is missing.
   """
   policies = {}
-  for stage in ("sft", "rm", "grpo"):
+  for stage in () if config.get("inference", {}).get("url") else ("sft", "rm", "grpo"):
     folder = find_stage(workdir, stage) / "policy"
     step = checkpoint.latest_step(folder)
     policies[stage] = None if step is None else {"step": step, "sha256": digest(folder / str(step))}
@@ -250,6 +273,7 @@ def records(episodes, preference) -> list[dict]:
       "turns": e.turns, "final_answer": e.final_answer, "stop": e.stop, "valid": e.valid,
       "invalid_reason": e.invalid_reason, "forced": e.forced, "tool_calls": e.tool_calls,
       "tool_failures": e.tool_failures, "length": e.final_length,
+      "policy_version": e.policy_version,
       "reward": {"base": float(base_reward(e.question, e.final_answer)), "preference": s},
     }
     for e, s in zip(episodes, preference, strict=True)

@@ -7,10 +7,16 @@ import good_rollouts
 import numpy as np
 import pytest
 
+from fake_inference import Server
+from loopback import served
 from searchjax import evaluate
+from searchjax.data.questions import Question
 from searchjax.dist import checkpoint, run_log, settings
+from searchjax.rollout.agent import load_chat
+from small_web import small_corpus
 from searchjax.evals.cost import load_prices
 from searchjax.rollout.agent import load_chat
+from small_web import small_corpus
 
 PASSES = 3 * 2 + 2 * 3  # Policies times modes, and a sweep of three budgets for two of them.
 
@@ -129,3 +135,66 @@ def test_A11_a_failure_of_the_world_is_counted_in_the_table_and_votes_in_no_mean
   record = evaluate.records(group, preference)[7]
   assert not record["valid"] and record["invalid_reason"] == "search: timed out"
   assert record["reward"]["preference"] is None
+
+
+@pytest.fixture
+def asked_of(repository, monkeypatch):
+  """Evaluates a served policy on three questions that need no atlas."""
+  questions = [
+    Question(
+      f"q{i}", f"Which city does AB{i} serve?", "Foo" if i else "Bar", (), 1, ("city",), ("a", "b"),
+      "heldout", None, (("a", "b"),), "It is Foo.",
+    )
+    for i in range(3)
+  ]
+  monkeypatch.setattr(evaluate, "load_atlas", lambda *_, **__: None)
+  monkeypatch.setattr(evaluate, "load_questions", lambda *_, **__: questions)
+
+  def run(url, workdir, **overrides):
+    overrides = {
+      "inference.url": url, "search.corpus": small_corpus(), "budgets": "0,2", "budget_questions": 2
+    } | overrides
+    config = settings.load_config(
+      str(repository / "configs/evaluate_tiny.py") + ":smoke", [f"{k}={v}" for k, v in overrides.items()]
+    )
+    evaluate.main(config, workdir)
+
+  return run
+
+
+@pytest.mark.parametrize("kind, ids", [("ours", "the server's"), ("llama", "our tokenizer's, of its text")])
+def test_a_served_policy_is_evaluated_without_any_run(asked_of, tmp_path, kind, ids):
+  server = Server(load_chat(""), kind)
+  with served(server.app()) as url:
+    asked_of(url, tmp_path / "eval")
+    asked = len(server.asked)
+    if kind == "ours":
+      asked_of(url, tmp_path / "eval")  # Its weights may have changed.
+      assert len(server.asked) == 2 * asked
+  results = json.loads((tmp_path / "eval/results.json").read_text())
+  assert list(results["policies"]) == list(results["budget"]) == ["served"]
+  row = results["policies"]["served"]["greedy"]
+  assert (row["n"], row["invalid"], row["calls"], row["preference"]) == (3, 0, 1.0, None)
+  assert row["accuracy"] == pytest.approx(2 / 3)
+  told = results["inference"]
+  assert told["token_ids"] == ids and told["model"] == "tiny" and told["url"] == url
+  assert told["versions"] == (["7"] if kind == "ours" else [])
+  lines = (tmp_path / "eval/rollouts/served_sampled.jsonl").read_text().splitlines()
+  assert [json.loads(line)["policy_version"] for line in lines] == (told["versions"] or [""]) * 3
+
+
+def test_Y3_an_evaluation_of_changing_weights_ends_without_results(asked_of, tmp_path):
+  """FAULTS Y3."""
+  with served(Server(load_chat(""), version=["7"] * 9 + ["8"]).app()) as url:
+    with pytest.raises(ValueError, match=r"changed its weights during the evaluation \(7, 8\)"):
+      asked_of(url, tmp_path / "eval")
+  assert not (tmp_path / "eval/results.json").exists()
+
+
+def test_H7_a_server_that_fails_is_no_accuracy(asked_of, tmp_path):
+  """FAULTS H7: what could not be had is never wrong."""
+  server = Server(load_chat(""), last=5)
+  with served(server.app()) as url:
+    with pytest.raises(ValueError, match="rollouts are invalid .*engine: HTTP 400"):
+      asked_of(url, tmp_path / "eval")
+  assert not (tmp_path / "eval/results.json").exists()

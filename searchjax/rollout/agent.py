@@ -20,6 +20,7 @@ from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.group import collect_groups, process_part
+from searchjax.rollout.remote import RemoteEngine
 from searchjax.search.connect import open_search
 from searchjax.search.tool import SEARCH_WEB, SearchTool
 
@@ -27,7 +28,7 @@ from searchjax.search.tool import SEARCH_WEB, SearchTool
 @dataclasses.dataclass
 class Agent:
   """Attributes:
-    model: sizes of the policy.
+    model: sizes of the policy; None where a server has it.
     chat: the text format.
     tool: the live search tool.
     engine: runs conversations.
@@ -35,10 +36,10 @@ class Agent:
     tools: schemas printed in the prompt, or None.
   """
 
-  model: ModelConfig
+  model: ModelConfig | None
   chat: ChatFormat
   tool: SearchTool
-  engine: EngineGroup
+  engine: EngineGroup | RemoteEngine
   limits: Limits
   tools: list[dict] | None
 
@@ -63,12 +64,14 @@ class Agent:
 
 @contextlib.contextmanager
 def open_agent(
-  config: Mapping, model: ModelConfig, chat: ChatFormat, *, record_routing: bool = False
+  config: Any, model: ModelConfig | None, chat: ChatFormat, *, record_routing: bool = False
 ) -> Iterator[Agent]:
   """Opens what config.search describes, a local server where it names no other, and an engine.
 
   Args:
-    config: with sections `search`, `limits`, `engine` and `mesh`.
+    config: with sections `search`, `limits`, `engine` and `mesh`; with `inference`, if it names a
+      server, which is then the engine.
+    model: of the engine in this process.
     record_routing: keep the experts chosen for every token, for their replay in training.
 
   Raises:
@@ -77,6 +80,13 @@ def open_agent(
   search, limits = config.search, Limits(**config.limits)
   with contextlib.ExitStack() as stack:
     tool = stack.enter_context(open_search(search))
+    tools = [SEARCH_WEB] if search.tools_in_prompt else None
+    inference = config.get("inference", {})
+    if inference.get("url"):
+      # Servers that write the prompt themselves have to be told of the tool.
+      server = RemoteEngine(chat=chat, length=limits.tokens, tools=[SEARCH_WEB], **inference)
+      yield Agent(None, chat, tool, stack.enter_context(server), limits, tools)
+      return
     settings = dict(config.engine)
     settings.pop("layout", None)
     division = engine_division(config, model)
@@ -87,7 +97,7 @@ def open_agent(
       model, devices=jax.local_devices(), division=division,
       length=limits.tokens, stop_ids=chat.stop_ids, record_routing=record_routing, **settings,
     )
-    yield Agent(model, chat, tool, engine, limits, [SEARCH_WEB] if search.tools_in_prompt else None)
+    yield Agent(model, chat, tool, engine, limits, tools)
 
 
 def load_chat(tokenizer: str, style: str = "", **settings) -> ChatFormat:

@@ -23,6 +23,7 @@ NO_ROOM = "the token budget is used up, answer now"
 OUTCOME = (
   "turns", "tool_calls", "tool_failures", "malformed_calls", "searches", "forced", "finished",
   "stop", "failure", "final_answer", "final_length",
+  "policy_version",
 )
 
 
@@ -57,6 +58,7 @@ class Episode:
     stop: "answer", "turn_length" (a turn outgrew its limit), "context" (the conversation did),
       "budget" (called again in the last turn) or "infra" (the engine could not go on).
     failure: why, where stop is "infra".
+    policy_version: of the weights of each turn, as an inference server says it; else empty.
     final_answer: what the user reads; empty unless stop is "answer".
     final_length: tokens of the final turn.
     tool_calls, tool_failures, malformed_calls: c_i, e_i, and calls with errors.
@@ -90,6 +92,7 @@ class Episode:
     self.forced = self.finished = False
     self.own = True
     self.stop, self.failure, self.final_answer, self.final_length = "", "", "", 0
+    self.policy_version = ""
     self.routing: list[np.ndarray] = []
     self._futures: list[concurrent.futures.Future] = []
 

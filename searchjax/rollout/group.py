@@ -22,6 +22,7 @@ from searchjax.data.demonstrations import budget_statement
 from searchjax.dist.distributed import exchange, exchange_json
 from searchjax.rollout.engine import EngineCounts, EngineGroup
 from searchjax.rollout.episode import Episode, Limits
+from searchjax.rollout.remote import RemoteEngine
 from searchjax.rollout.schedule import dealt
 from searchjax.search.tool import SearchTool
 
@@ -57,7 +58,7 @@ def collect_groups(
   questions: Sequence[Any],
   params,
   *,
-  engine: EngineGroup,
+  engine: EngineGroup | RemoteEngine,
   chat: ChatFormat,
   tool,
   limits: Limits,
@@ -106,7 +107,8 @@ class Told(Protocol):
 
 
 def run_shared(
-  engine: EngineGroup, params, conversations: Sequence[Told], *, temperature: float
+  engine: EngineGroup | RemoteEngine, params, conversations: Sequence[Told], *,
+  temperature: float,
 ) -> None:
   """`EngineGroup.run`, shared by the processes; a collective where there are several.
 
@@ -146,7 +148,7 @@ def process_part(name: str, value: int) -> int:
   return value // jax.process_count()
 
 
-def take_counts(engine: EngineGroup) -> EngineCounts:
+def take_counts(engine: EngineGroup | RemoteEngine) -> EngineCounts:
   """`EngineGroup.take_counts` over all processes; a collective where there are several."""
   counts = engine.take_counts()
   if jax.process_count() == 1 or engine.divided:

@@ -441,6 +441,14 @@ class RemoteEngine:
         f"{self.expected_version} were expected: these rollouts are not one policy's"
       )
 
+  def describe(self) -> dict[str, Any]:
+    """What a result has to say of where it comes from."""
+    return {
+      "url": self.url, "model": self.model, "form": self.abilities.form,
+      "token_ids": "the server's" if self.abilities.exact else "our tokenizer's, of its text",
+      "logprobs": self.abilities.logprobs, "versions": sorted(self.versions),
+    }
+
   def take_counts(self) -> EngineCounts:
     """Tokens sent and sampled, and seconds, since the last call."""
     counts, self._counts = self._counts, EngineCounts()
