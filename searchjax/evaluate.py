@@ -151,6 +151,7 @@ def main(config, workdir: os.PathLike) -> None:
           f"the inference server changed its weights during the evaluation "
           f"({', '.join(sorted(agent.engine.versions))}): these are not one policy's results"
         )
+  results["searches"] = dataclasses.asdict(agent.tool.take_counts())
   write_json(workdir / "results.json", results)
 
 

@@ -47,7 +47,7 @@ class SearchCounts:
   recorded: int = 0
   requests: int = 0
   retries: int = 0
-  failures: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+  failures: dict[str, int] = dataclasses.field(default_factory=dict)
   blocked: int = 0
   leaked: int = 0
   dollars: float = 0.0
@@ -298,7 +298,8 @@ class SearchClient:
     """Tells what came of a search to whoever asked, and to those who asked the same meanwhile."""
     alike = self._alike.pop(pending.key, [])
     if isinstance(ended, ServiceFailure):
-      self.counts.failures[ended.reason] += 1 + len(alike)
+      failures = self.counts.failures
+      failures[ended.reason] = failures.get(ended.reason, 0) + 1 + len(alike)
     else:
       self.counts.answered += 1 + len(alike)
       self.counts.recorded += len(alike)
