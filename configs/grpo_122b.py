@@ -8,7 +8,8 @@ Expect     Compiled: the run holds at most 35.7 of 102.8 GB a chip; a step takes
 Command    python -m searchjax.compile --config configs/grpo_122b.py --topology v5p:4x4x8
            python -m searchjax.train_grpo --config configs/grpo_122b.py --workdir runs/122b/grpo
 Needs      runs/122b/sft (configs/sft_122b.py) and runs/122b/rm (configs/rm_35b.py).
-Variants   configs/grpo_122b.py:4k (4,096 tokens, for chips of 16 GB; not compiled yet)
+Variants   configs/grpo_122b.py:4k (256 v5e chips, 4,096 tokens, bfloat16 moments, topology
+           v5e:16x16)
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +18,8 @@ from searchjax import recipes
 
 
 def get_config(variant: str = "") -> ConfigDict:
-  c = recipes.grpo("122b", "qwen3.5-122b-a10b", fsdp=16, expert=8)
+  fsdp = 32 if variant == "4k" else 16
+  c = recipes.grpo("122b", "qwen3.5-122b-a10b", fsdp=fsdp, expert=8)
   if variant == "4k":
     c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
     c.compute.moe_dispatch, c.moment_dtype = "capacity", "bfloat16"

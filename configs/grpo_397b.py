@@ -9,7 +9,8 @@ Command    python -m searchjax.compile --config configs/grpo_397b.py --topology 
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
 Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096
-           tokens, bfloat16 moments, topology v6e:16x16)
+           tokens, bfloat16 moments, topology v6e:16x16), :tpu7x (256 chips of two devices, 16,384
+           tokens a device, topology tpu7x:4x8x8)
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +19,8 @@ from searchjax import recipes
 
 
 def get_config(variant: str = "") -> ConfigDict:
-  c = recipes.grpo("397b", "qwen3.5-397b-a17b", fsdp=16, expert=16)
+  fsdp = 32 if variant == "tpu7x" else 16
+  c = recipes.grpo("397b", "qwen3.5-397b-a17b", fsdp=fsdp, expert=16)
   c.compute.capacity_factor = 1.2
   c.compute.moe_exchange, c.compute.exchange_factor = "all_to_all", 1.1
   if variant == "8k":
@@ -27,6 +29,10 @@ def get_config(variant: str = "") -> ConfigDict:
     c.lengths, c.limits.tokens, c.limits.turn_tokens = (4096,), 4096, 2048
     c.engine.feed_tokens = 256
     c.compute.moe_dispatch, c.moment_dtype = "gmm", "bfloat16"
+  elif variant == "tpu7x":
+    # Two devices a chip.
+    c.distributed.processes, c.questions_per_step = 64, 64
+    c.compute.moe_dispatch = "gmm"
   elif variant:
-    raise ValueError(f'variant must be "8k", "v6e" or absent, got "{variant}"')
+    raise ValueError(f'variant must be "8k", "v6e", "tpu7x" or absent, got "{variant}"')
   return c
