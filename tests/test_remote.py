@@ -5,6 +5,7 @@ import json
 import math
 import types
 
+import ml_collections
 import numpy as np
 import pytest
 from starlette.applications import Starlette
@@ -13,7 +14,8 @@ from starlette.routing import Route
 
 from fake_inference import Server
 from loopback import served
-from searchjax.rollout.agent import load_chat
+from searchjax.model.config import model_config
+from searchjax.rollout.agent import load_chat, open_agent
 from searchjax.rollout.episode import Episode, Limits
 from searchjax.rollout.remote import RemoteEngine, openai_messages
 from searchjax.search.tool import ToolOutcome
@@ -153,6 +155,13 @@ def test_Y3_rollouts_say_whose_they_are_and_training_refuses_a_mixture(chat):
     run(Server(chat, version=version), chat, training=True)
   with pytest.raises(RuntimeError, match="weights 8 where 7 were expected"):
     run(Server(chat, version=["7"] * 3 + ["8"]), chat, training=True)
+
+
+def test_a_stage_that_trains_takes_no_server(chat):
+  config = ml_collections.ConfigDict({"inference": {"url": "http://127.0.0.1:9"}})
+  with pytest.raises(ValueError, match="leave inference.url empty; it is for searchjax.evaluate"):
+    with open_agent(config, model_config("tiny"), chat):
+      pass
 
 
 def test_the_version_that_training_waits_for_may_be_said(chat):

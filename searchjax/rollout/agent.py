@@ -71,17 +71,23 @@ def open_agent(
   Args:
     config: with sections `search`, `limits`, `engine` and `mesh`; with `inference`, if it names a
       server, which is then the engine.
-    model: of the engine in this process.
+    model: of the engine in this process; None with a server.
     record_routing: keep the experts chosen for every token, for their replay in training.
 
   Raises:
-    ValueError: the service cannot be reached or used as the config says.
+    ValueError: the service cannot be reached or used as the config says, or a server is named
+      where there is a policy to train.
   """
+  inference = config.get("inference", {})
+  if inference.get("url") and model is not None:
+    raise ValueError(
+      "training samples from its own policy, and no server can be given each step's weights yet: "
+      "leave inference.url empty; it is for searchjax.evaluate"
+    )
   search, limits = config.search, Limits(**config.limits)
   with contextlib.ExitStack() as stack:
     tool = stack.enter_context(open_search(search))
     tools = [SEARCH_WEB] if search.tools_in_prompt else None
-    inference = config.get("inference", {})
     if inference.get("url"):
       # Servers that write the prompt themselves have to be told of the tool.
       server = RemoteEngine(chat=chat, length=limits.tokens, tools=[SEARCH_WEB], **inference)
