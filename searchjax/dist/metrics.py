@@ -365,7 +365,12 @@ METRICS: dict[str, Metric] = _table(
     0.0,
   ),
   Metric(
-    "search_retries", "further attempts, after a refusal or an outage", "call", "near 0", "grpo", 0.0
+    "search_retries",
+    "further attempts, after a refusal or an outage",
+    "call",
+    "near 0",
+    "grpo",
+    0.0,
   ),
   Metric(
     "search_dropped",

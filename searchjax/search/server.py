@@ -147,10 +147,11 @@ def make_app(service: SearchService, renameable: bool, faults: Faults | None = N
       return _json({"results": results})
     reply = faults.reply(kind, query, attempt, results, time.time())
     await asyncio.sleep(reply.wait_s)
-    headers = {"retry-after": reply.retry_after} if reply.retry_after else None
+    sent = {"status_code": reply.status, "media_type": reply.media,
+            "headers": {"retry-after": reply.retry_after} if reply.retry_after else None}
     if reply.drip_s:
-      return StreamingResponse(_slowly(reply.body, reply.drip_s), reply.status, headers, reply.media)
-    return Response(reply.body, reply.status, headers, reply.media)
+      return StreamingResponse(_slowly(reply.body, reply.drip_s), **sent)
+    return Response(reply.body, **sent)
 
   async def health(request: Request) -> Response:
     del request
