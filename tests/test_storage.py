@@ -9,7 +9,7 @@ import pathlib
 import pytest
 from etils import epath
 
-from searchjax.dist import settings
+from searchjax.dist import checkpoint, settings
 from searchjax.dist.checkpoint import save_blocks
 from searchjax.dist.run_log import find_stage, open_log, read_metrics
 from searchjax.dist import run_log
@@ -56,6 +56,13 @@ def test_a_bucket_without_a_folder_is_one_line(text, tmp_path, capsys):
   config.write_text("def get_config(): ...\n")
   with pytest.raises(ValueError, match="must be gs://BUCKET/FOLDER"):
     settings._read_workdir(text)
+
+
+def test_what_a_bucket_does_not_give_is_not_called_damaged():
+  """Nobody is told to delete a checkpoint because the network or a permission failed."""
+  with pytest.raises(ValueError, match=r"gs://b/x step 3 cannot be read \(HTTP 403\); is it whole"):
+    with checkpoint._naming_damage("gs://b/x", 3):
+      raise ValueError("HTTP 403")
 
 
 def test_blocks_are_written_locally_only():

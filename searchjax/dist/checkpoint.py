@@ -294,6 +294,11 @@ def _naming_damage(directory: str | os.PathLike, step: int) -> Iterator[None]:
     cause = lines[0] if lines else type(error).__name__
     if len(cause) > CAUSE_LENGTH:
       cause = cause[:CAUSE_LENGTH] + "…"
+    if is_remote(directory):  # It may be the way there that is broken.
+      raise ValueError(
+        f"checkpoint {directory} step {step} cannot be read ({cause}); is it whole, and may this "
+        f"machine read the bucket?"
+      ) from error
     raise ValueError(
       f"checkpoint {directory} step {step} is damaged ({cause}); "
       f"delete {directory}/{step} and run the stage again"
@@ -392,7 +397,11 @@ def _stored_at(folder: Any, name: str) -> dict[str, Any]:
   kvstore = key_value_store(folder / name)
   if (folder / "manifest.ocdbt").exists():
     kvstore = {"driver": "ocdbt", "base": key_value_store(folder), "path": f"{name}/"}
-  return {"driver": "zarr3" if record.get("use_zarr3") else "zarr", "kvstore": kvstore}
+  # A complete checkpoint does not change: what has been read since it was opened stands.
+  return {
+    "driver": "zarr3" if record.get("use_zarr3") else "zarr", "kvstore": kvstore,
+    "recheck_cached_metadata": "open", "recheck_cached_data": "open",
+  }
 
 
 def _as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
