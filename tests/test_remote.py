@@ -252,6 +252,23 @@ def test_a_server_that_changes_the_prompt_is_not_exact(chat):
     assert engine.abilities.form == "text"
 
 
+def test_a_server_that_a_form_crashes_is_asked_in_the_next_at_once(chat):
+  """llama-cpp-python answers 500 to fields that it does not know."""
+  class Crashing(Server):
+    async def completions(self, request):
+      if not isinstance((await request.json())["prompt"], str):
+        self.asked.append("crash")
+        return JSONResponse({"error": {"message": "validation"}}, 500)
+      return await super().completions(request)
+
+  server = Crashing(chat, "llama")
+  (e,), engine = run(server, chat)
+  assert engine.abilities.form == "text" and e.stop == "answer"
+  crashing = Crashing(chat, "llama")
+  with served(crashing.app()) as url, open_engine(url, chat):
+    assert crashing.asked.count("crash") == 1
+
+
 def test_H6_requests_under_way_are_bounded(chat):
   server = Server(chat)
   episodes, _ = run(server, chat, count=20, connections=4)

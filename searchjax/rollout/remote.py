@@ -542,18 +542,25 @@ class RemoteEngine:
 
   # ---- requests ----------------------------------------------------------------------------------
 
-  async def _sample(self, form: Form, ask: Ask) -> Turn:
-    reply = await self._request("POST", form.path, form.body(ask))
+  async def _sample(self, form: Form, ask: Ask, *, probing: bool = False) -> Turn:
+    reply = await self._request("POST", form.path, form.body(ask), probing=probing)
     try:
       return form.read(reply, ask)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
       raise ServerFailure(f"unreadable reply ({type(error).__name__}: {error})") from error
 
-  async def _request(self, method: str, path: str, body: dict | None = None) -> Any:
-    """The JSON of a reply, after as many attempts as are allowed and may help."""
+  async def _request(
+    self, method: str, path: str, body: dict | None = None, *, probing: bool = False
+  ) -> Any:
+    """The JSON of a reply, after as many attempts as are allowed and may help.
+
+    Args:
+      probing: 500 is an answer: a form that the server does not know may crash it.
+    """
+    again = lambda e: isinstance(e, ServerFailure) and e.again and not (probing and e.status == 500)
     async for attempt in tenacity.AsyncRetrying(
       stop=tenacity.stop_after_attempt(1 + self.retries), wait=self._pause, reraise=True,
-      retry=tenacity.retry_if_exception(lambda e: isinstance(e, ServerFailure) and e.again),
+      retry=tenacity.retry_if_exception(again),
     ):
       with attempt:
         async with self._places:
@@ -602,10 +609,9 @@ class RemoteEngine:
     refusals = {}
     for form in forms:
       try:
-        turn = await self._sample(form, ask)
+        turn = await self._sample(form, ask, probing=True)
         break
       except ServerFailure as failure:
-        # A form that the server does not know may also crash it; anything else is an outage.
         if failure.status in (401, 403) or (failure.again and failure.status != 500):
           raise
         refusals[form.name] = failure.reason
