@@ -36,13 +36,13 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+    dict(layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8)
   )
   # An inference server's policy in place of the runs': its address, and which of its models.
   c.inference = ConfigDict(dict(url="", model="", connections=64, timeout_s=600.0, retries=4))
   if variant == "smoke":
     c.budgets, c.budget_questions, c.data.questions = (0, 2, 5), 6, 9
-    c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 32, 32, 8, 8
+    c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 16, 32, 8, 8
   elif variant:
     raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
   return c

@@ -66,12 +66,12 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+    dict(layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8)
   )
   if variant == "smoke":
     c.steps, c.questions_per_step, c.group_size, c.rows = 3, 4, 4, 8
     c.data.questions, c.data.chats = 60, 10
-    c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 32, 32, 8, 8
+    c.engine.lanes, c.engine.pool, c.engine.feed_rows, c.scorer.rows = 16, 32, 8, 8
     c.checkpoint_every = 3
   elif variant == "ablation":
     c.steps, c.checkpoint_every = 20, 20

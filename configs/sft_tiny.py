@@ -59,13 +59,13 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="replicated", lanes=128, pool=128, feed_rows=32, feed_tokens=64, decode_steps=8)
+    dict(layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8)
   )
   if variant == "smoke":
     c.steps, c.checkpoint_every = 12, 12
     c.data.questions, c.data.chats = 60, 20
     c.gate.every, c.gate.questions = 12, 6
-    c.engine.lanes, c.engine.pool, c.engine.feed_rows = 32, 32, 8
+    c.engine.lanes, c.engine.pool, c.engine.feed_rows = 16, 32, 8
   elif variant:
     raise ValueError(f'variant must be "smoke" or absent, got "{variant}"')
   return c

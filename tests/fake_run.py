@@ -224,6 +224,7 @@ def _rollout(
     "final_answer": answer,
     "stop": "end",
     "valid": not invalid,
+    "invalid_reason": "search: timed out" if invalid else "",
     "policy_version": step,
     "tool_calls": searches,
     "tool_failures": int(invalid),

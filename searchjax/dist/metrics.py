@@ -390,10 +390,14 @@ METRICS: dict[str, Metric] = _table(
   ),
   # Time.
   Metric("prefill_tokens", "tokens fed to the engine in this step", "token", "steady", "grpo", 0.0),
+  Metric(
+    "forked_tokens", "prompt tokens copied from another rollout of the group, not fed", "token",
+    "steady", "grpo", 0.0,
+  ),
   Metric("decode_tokens", "tokens sampled in this step", "token", "steady", "grpo", 0.0),
   Metric(
     "lane_use",
-    "decode lanes generating, mean over decode steps",
+    "decode lanes generating, of all their time but that of feeds",
     "share",
     "above 0.5",
     "grpo",

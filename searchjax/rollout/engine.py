@@ -56,7 +56,7 @@ class EngineCounts:
     forked_tokens: of shared prompts, copied instead of fed again.
     decode_steps: with anything to decode; lane_steps has them times the lanes.
     feeds: calls; each has room for feed_rows × feed_tokens.
-    seconds: in `run`.
+    seconds, waiting_seconds: in `run`, and of these with nothing to do but wait for searches.
   """
 
   prefill_tokens: int = 0
@@ -66,6 +66,13 @@ class EngineCounts:
   lane_steps: int = 0
   feeds: int = 0
   seconds: float = 0.0
+  waiting_seconds: float = 0.0
+
+  @property
+  def lane_use(self) -> float:
+    """Share of the lanes' time in which they decode; 0 before anything has run."""
+    busy = 1.0 - self.waiting_seconds / self.seconds if self.seconds else 1.0
+    return busy * self.decode_tokens / max(self.lane_steps, 1)
 
 
 class Engine:
@@ -222,7 +229,9 @@ class Engine:
       pending = [f for futures in waits.values() for f in futures if not f.done()]
       first = concurrent.futures.FIRST_COMPLETED
       if pending:
+        begun = time.perf_counter()
         concurrent.futures.wait(pending, LISTEN_S if shared else None, return_when=first)
+        self.counts.waiting_seconds += time.perf_counter() - begun
     come = {id(t) for t in asking if all(f.done() for f in waits[id(t)])}
     if shared:
       come = self._tell(asking, come)
@@ -393,12 +402,14 @@ class EngineGroup:
         done.result()
 
   def take_counts(self) -> EngineCounts:
-    """Counts since the last call, over all engines; seconds are the longest engine's."""
+    """Counts since the last call, over all engines; seconds are their mean."""
     counts = [engine.counts for engine in self.engines]
     for engine in self.engines:
       engine.counts = EngineCounts()
     total = EngineCounts(*map(sum, zip(*(dataclasses.astuple(c) for c in counts), strict=True)))
-    total.seconds = max(c.seconds for c in counts)
+    # The engines ran side by side.
+    for name in ("seconds", "waiting_seconds"):
+      setattr(total, name, getattr(total, name) / len(counts))
     return total
 
 

@@ -155,7 +155,8 @@ def take_counts(engine: EngineGroup | RemoteEngine) -> EngineCounts:
     return counts
   of = exchange_json(dataclasses.asdict(counts))
   total = {name: sum(c[name] for c in of) for name in of[0]}
-  return EngineCounts(**total | {"seconds": max(c["seconds"] for c in of)})
+  seconds = {name: total[name] / len(of) for name in ("seconds", "waiting_seconds")}
+  return EngineCounts(**total | seconds)
 
 
 def search_metrics(tool: SearchTool) -> dict[str, float]:
