@@ -62,6 +62,7 @@ train() { stage "$1" "searchjax.$2" --config "configs/$3_tiny.py$smoke" --workdi
 train "1/6 supervised fine-tuning" train_sft sft sft
 train "2/6 preference model" train_rm rm rm
 train "3/6 GRPO" train_grpo grpo grpo
+"$PY" -m searchjax.check "$workdir/grpo" </dev/null || fail "the rollouts of GRPO are not as they should be; see above" 1
 train "4/6 evaluation" evaluate evaluate eval
 stage "5/6 figures" searchjax.figures --workdir "$workdir"
 stage "6/6 report" searchjax.report --workdir "$workdir"
