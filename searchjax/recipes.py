@@ -121,5 +121,7 @@ def _add_rollouts(c: ConfigDict, lanes: int) -> None:
     dict(calls=5, turn_tokens=8192, tokens=16384, answer_tokens=1024, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="decode", lanes=lanes, feed_rows=32, feed_tokens=512, decode_steps=32)
+    dict(
+      layout="decode", lanes=lanes, pool=2 * lanes, feed_rows=32, feed_tokens=512, decode_steps=32,
+    )
   )
