@@ -11,7 +11,6 @@ reply names the weights (`metadata.weight_version`). A client that leaves frees 
 python -m searchjax.serve --checkpoint runs/tiny/grpo --port 8000
 """
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -50,7 +49,6 @@ from searchjax.rollout import openai_api
 from searchjax.rollout.agent import load_chat, load_policy, new_division
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.openai_api import BadRequest, Wanted
-from searchjax.rollout.schedule import Sampling
 
 FEED_ROWS, FEED_TOKENS, DECODE_STEPS = 8, 64, 8
 FORMATS = 64  # Chat formats kept, one for each set of tools.
@@ -195,7 +193,9 @@ class Service:
       for choice in list(self.running):
         choice.refuse("the engine has stopped")
 
-  def _make_format(self, tools: tuple[str, ...]) -> ChatFormat:
+  def _make_format(self, tools: tuple[str, ...] | None) -> ChatFormat:
+    if tools is None:
+      return self.chat
     return ChatFormat(
       self.chat.tokenizer, [json.loads(tool) for tool in tools], style=self.chat.markup.name,
       thinking=self.chat.thinking, preserve_thinking=self.chat.preserve_thinking,

@@ -211,6 +211,15 @@ def test_a_chat_with_a_tool_call(client, engine, chat):
   assert ask(client, messages=history, return_token_ids=True)["prompt_token_ids"] == prompt
 
 
+def test_an_agent_may_call_what_it_was_trained_to_call(client, engine, chat):
+  """Trained without tools in its prompt, it searches though the request lists no tool."""
+  engine.turn = chat.encode_assistant("", [ToolCall("search_web", {"query": "ABC"})])
+  (choice,) = ask(client, tools=None)["choices"]
+  assert choice["message"]["tool_calls"][0]["function"]["name"] == "search_web"
+  (choice,) = ask(client, tools=None, tool_choice="none")["choices"]
+  assert "<tool_call>" in choice["message"]["content"] and choice["finish_reason"] == "stop"
+
+
 def test_a_chat_streams_text_then_whole_calls(client, engine, chat):
   engine.turn = chat.encode_assistant("Wait a bit.", [ToolCall("search_web", {"query": "ABC"})])
   body = {"messages": [{"role": "user", "content": "Q"}], "tools": [SEARCH_WEB]}

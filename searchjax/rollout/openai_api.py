@@ -94,18 +94,19 @@ def read_completion(body: Mapping, chat: ChatFormat, *, length: int) -> Wanted:
 
 
 def read_chat(
-  body: Mapping, format_of: Callable[[tuple[str, ...]], ChatFormat], *, length: int
+  body: Mapping, format_of: Callable[[tuple[str, ...] | None], ChatFormat], *, length: int
 ) -> Wanted:
   """A request of /v1/chat/completions.
 
   Args:
-    format_of: the chat format that reads calls of these tools, each given as JSON.
+    format_of: the chat format that reads calls of these tools, each given as JSON; None is the
+      agent's own, which it may call though the request lists none.
 
   Raises:
     BadRequest: the first thing that is wrong.
   """
   tools = _tools(body)
-  chat = format_of(tuple(json.dumps(tool) for tool in tools))
+  chat = format_of(None if tools is None else tuple(json.dumps(tool) for tool in tools))
   messages = body.get("messages")
   if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
     raise BadRequest("messages: expected a list of objects", "messages")
@@ -189,10 +190,13 @@ def _prompts(prompt: Any, chat: ChatFormat) -> list[list[int]]:
   return read
 
 
-def _tools(body: Mapping) -> list[dict]:
+def _tools(body: Mapping) -> list[dict] | None:
+  """Tools to be written and read; None where the request says nothing of tools."""
   tools, choice = body.get("tools") or [], body.get("tool_choice")
   if choice not in (None, "auto", "none"):
     raise BadRequest('tool_choice: "auto" and "none" are known', "tool_choice")
+  if not tools and choice != "none":
+    return None
   functions = [t.get("function") if isinstance(t, dict) else None for t in tools] if (
     isinstance(tools, list)) else [None]
   for function in functions:
