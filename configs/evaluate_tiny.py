@@ -36,7 +36,10 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8)
+    dict(
+      layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8,
+      top_k=0, top_p=1.0,
+    )
   )
   # An inference server's policy in place of the runs': its address, and which of its models.
   c.inference = ConfigDict(dict(url="", model="", connections=64, timeout_s=600.0, retries=4))

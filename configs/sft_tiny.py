@@ -59,7 +59,10 @@ def get_config(variant: str = "") -> ConfigDict:
     dict(calls=5, turn_tokens=48, tokens=256, answer_tokens=32, invalid_share=0.5)
   )
   c.engine = ConfigDict(
-    dict(layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8)
+    dict(
+      layout="replicated", lanes=64, pool=128, feed_rows=16, feed_tokens=32, decode_steps=8,
+      top_k=0, top_p=1.0,
+    )
   )
   if variant == "smoke":
     c.steps, c.checkpoint_every = 12, 12

@@ -123,5 +123,6 @@ def _add_rollouts(c: ConfigDict, lanes: int) -> None:
   c.engine = ConfigDict(
     dict(
       layout="decode", lanes=lanes, pool=2 * lanes, feed_rows=32, feed_tokens=512, decode_steps=32,
+      top_k=0, top_p=1.0,
     )
   )

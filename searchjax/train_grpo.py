@@ -112,11 +112,6 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
   done = checkpoint.latest_step(workdir / "policy")
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="grpo"):
     return
-  if config.engine.get("top_k", 0) or config.engine.get("top_p", 1.0) < 1.0:
-    raise ValueError(
-      "training samples from the full distribution: set engine.top_k=0 and engine.top_p=1.0, or "
-      "the recorded log-probs are not the sampler's"
-    )
   # ---- policy, reference, preference model -----------------------------------------------------
   atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))

@@ -26,6 +26,12 @@ def test_shipped_configs_pass(path):
   ("grpo", "limits.tokens=512", 'config key "limits.tokens" must be at most the longest of '
                                 "lengths, 256; got 512"),
   ("grpo", "references=0", 'config key "references" must be at least 1'),
+  # FAULTS X2: with top-p .9 a kept mass of .895 gives a ratio of .895 though the policies are equal.
+  ("grpo", "engine.top_p=0.9", 'config key "engine.top_p" must be 1.0 where a policy is trained: '
+   "the recorded log-probs are those of the whole distribution; got 0.9"),
+  ("grpo", "engine.top_k=5", 'config key "engine.top_k" must be 0 where a policy is trained'),
+  ("evaluate", "engine.top_p=1.5", 'config key "engine.top_p" must be at most 1.0; got 1.5'),
+  ("sft", "engine.pool=20", 'config key "engine.pool" must be at least engine.lanes = 64; got 20'),
   ("sft", "engine.lanes=0", 'config key "engine.lanes" must be at least 1; got 0'),
   ("sft", "keep_checkpoints=0", 'config key "keep_checkpoints" must be at least 1'),
   ("sft", "checkpoint_every=0", 'config key "checkpoint_every" must be at least 1'),

@@ -14,7 +14,7 @@ LEAST = {
   "checkpoint_every": 1, "keep_checkpoints": 1, "holdout_every": 1, "pair_length": 16,
   "batch.rows": 1, "batch.length": 16, "data.questions": 1, "data.chats": 1, "gate.every": 1,
   "gate.questions": 1, "engine.lanes": 1, "engine.pool": 1, "engine.feed_rows": 1,
-  "engine.feed_tokens": 1, "engine.decode_steps": 1, "limits.calls": 0,
+  "engine.feed_tokens": 1, "engine.decode_steps": 1, "engine.top_k": 0, "limits.calls": 0,
   "limits.turn_tokens": 1, "limits.tokens": 16, "limits.answer_tokens": 1,
   "limits.invalid_share": 0.0,
   "inference.connections": 1, "inference.retries": 0,
@@ -29,11 +29,11 @@ LEAST = {
 LARGEST_SEED = 2**31 - 1
 MOST = {
   "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
-  "limits.invalid_share": 1.0,
+  "limits.invalid_share": 1.0, "engine.top_p": 1.0,
 }
 ABOVE_ZERO = (
   "temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm", "search.timeout_s",
-  "search.deadline_s", "inference.timeout_s", "distributed.form_limit_s",
+  "search.deadline_s", "engine.top_p", "inference.timeout_s", "distributed.form_limit_s",
   "distributed.silence_limit_s", "distributed.stall_limit_s",
 )
 _PENALTIES = ("anchored", "unconditional", "off")
@@ -83,6 +83,10 @@ def check_config(config: Any) -> None:
   if values.get("engine.pool", 0) and values["engine.pool"] < values["engine.lanes"]:
     _refuse("engine.pool", f"at least engine.lanes = {values['engine.lanes']}",
             values["engine.pool"])
+  for key, off in (("engine.top_k", 0), ("engine.top_p", 1.0)):
+    if "group_size" in values and values[key] != off:
+      _refuse(key, f"{off} where a policy is trained: the recorded log-probs are those of the "
+              "whole distribution", values[key])
   if values.get("engine.layout") == "decode":
     _check_engine(values)
 

@@ -3,8 +3,8 @@
   q, gate = split(W_q x);  q = rope(norm(q));  k = rope(norm(W_k x));  v = W_v x
   out = W_o (softmax(q kᵀ / sqrt(H), float32) v · sigmoid(gate))
 
-Letters  B rows, b rows of a pool that are read, T tokens, S cached positions, n new ones, D model width, N/K query and key-value heads, H head
-size.
+Letters  B rows, b rows of a pool that are read, T tokens, S cached positions, n new ones, D model
+         width, N/K query and key-value heads, H head size, G query heads a key head.
 Source   transformers modeling_qwen3_5_moe (attn_output_gate), modeling_qwen3_moe (no gate);
 jax.experimental.pallas.ops.tpu.splash_attention.
 """

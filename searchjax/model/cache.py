@@ -6,9 +6,9 @@ where it lies; a stretch of a head's positions is one block.
 
 On a mesh the layers are stacked, [G …] and [G I …], and scanned: `stacked_cache_specs`.
 
-Letters  B pool rows, b rows that decode, S positions, K key-value heads, H head size, M/A value and key heads, P/R key
-         and value size, J steps of one decode loop, G groups, I DeltaNet layers of a group, W
-         convolution tail.
+Letters  B pool rows, b rows that decode, S positions, K key-value heads, H head size, M/A value and
+         key heads, P/R key and value size, J steps of one decode loop, G groups, I DeltaNet layers
+         of a group, W convolution tail.
 """
 
 from typing import Any

@@ -94,7 +94,7 @@ def open_agent(
       yield Agent(None, chat, tool, stack.enter_context(server), limits, tools)
       return
     settings = dict(config.engine)
-    settings.pop("layout", None)
+    settings.pop("layout")
     division = engine_division(config, model)
     if division is None:
       for name in ("lanes", "pool"):
@@ -151,7 +151,7 @@ def engine_division(
   Args:
     mesh: None makes the config's.
   """
-  layout = config.engine.get("layout", "replicated")
+  layout = config.engine.layout
   if layout == "replicated":
     return None
   if mesh is None:

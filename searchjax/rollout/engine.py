@@ -85,7 +85,9 @@ class Engine:
     feed_rows, feed_tokens: rows and tokens of one feed; rows of all blocks together.
     decode_steps: tokens decoded between two looks at the host.
     stop_ids: ids that end a turn.
-    restricted: whether conversations may sample by top-k and top-p.
+    top_k, top_p: restrict sampling in `run`; training refuses them, since the recorded log-prob is
+      the whole distribution's.
+    restricted: whether served conversations may set theirs.
     record_routing: hand the experts chosen for every token to its conversation.
     device: where the states lie; None is the default one. Parameters must lie there too.
     division: of the parameters over a mesh, in the decode layout; no `device` then.
@@ -105,6 +107,8 @@ class Engine:
     feed_tokens: int,
     decode_steps: int,
     stop_ids: tuple[int, ...],
+    top_k: int = 0,
+    top_p: float = 1.0,
     restricted: bool = False,
     record_routing: bool = False,
     device: jax.Device | None = None,
@@ -119,9 +123,12 @@ class Engine:
     self.decode_steps, self.record_routing = decode_steps, record_routing
     self.device = device or jax.devices()[0]
     self.feed_rows, self.feed_tokens = min(feed_rows, lanes), feed_tokens
-    self.stop_ids, self.restricted = tuple(stop_ids), restricted
+    self.stop_ids, self.top_k, self.top_p = tuple(stop_ids), top_k, top_p
+    self.restricted = restricted or top_k > 0 or top_p < 1.0
     self.counts = EngineCounts()
-    settings = dict(stop_ids=self.stop_ids, restricted=restricted, record_routing=record_routing)
+    settings = dict(
+      stop_ids=self.stop_ids, restricted=self.restricted, record_routing=record_routing
+    )
     self.division = division
     self.blocks = 1  # Of the pool, on different devices.
     if division is None:
@@ -167,7 +174,7 @@ class Engine:
     blocks = self._schedules()
     for block, groups in zip(blocks, dealt(conversations, self.blocks), strict=True):
       for group in groups:
-        block.add(group, Sampling(temperature))
+        block.add(group, Sampling(temperature, self.top_k, self.top_p))
     self._run(params, blocks)
     self.counts.seconds += time.perf_counter() - begun
 

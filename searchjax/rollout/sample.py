@@ -86,8 +86,10 @@ class Lanes:
     position: int32 [B], its position, i.e. the number of tokens in the row's state.
     left: int32 [B], tokens the lane may take; none decodes nothing.
     key: uint32 [B 2], rollout key data.
-    forced: int32 [B J], ids taken instead of samples, by step; negative ones are sampled. J is the most steps.
-    temperature: float32 [B], of the sampler; 0 is greedy, and the recorded log-prob is then the model's at 1.
+    forced: int32 [B J], ids taken instead of samples, by step; negative ones are sampled. J is the
+      most steps.
+    temperature: float32 [B], of the sampler; 0 is greedy, and the recorded log-prob is then the
+      model's at 1.
     top_k, top_p: int32 and float32 [B], of the sampler; 0 and 1.0 are off.
   """
 
