@@ -1,0 +1,106 @@
+"""Reading of answers: what a reader sees of them, their words and their sentences.  HOST.
+
+Everything later compares words that are free of case, accents, Markdown and citation marks.
+Section: SPEC 2 (r_base). Nothing is read or written; HOST, since it works on text.
+"""
+
+import dataclasses
+import functools
+import re
+import unicodedata
+
+
+_FOLDED = str.maketrans({
+    "ø": "o", "ł": "l", "đ": "d", "ð": "d", "ı": "i", "ß": "ss", "æ": "ae", "œ": "oe", "þ": "th"})
+_QUOTES = str.maketrans("’‘“”″", "''\"\"\"")
+_DASHES = re.compile(r"[\u2010-\u2013\u2212\ufe58\ufe63\uff0d]")
+_CITATIONS = re.compile(
+    r"\[\^?(?:\d+|[a-z_]+:\d+(?:[-,:]\d+)*)(?:\s*[,;–-]\s*\d+)*\](?:\([^)]*\))?|【[^】]*】"
+    r"|[\u00b9\u00b2\u00b3\u2070-\u2079]+(?=\s|$|[.,;])|</?cite[^>]*>|<sup>.*?</sup>"
+    r"|\(\s*(?:source|ref|see)s?\s*:[^)]*\)|https?://\S+",
+    re.I)
+CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+(?:['’][^\W\d_{CJK}]+)*")
+
+
+def clean(text: str) -> str:
+  """What a reader sees: no thinking, tags, Markdown, citations or links; one kind of dash."""
+  text = re.sub(r"(?s)<think>.*?</think>", " ", text).rsplit("</think>", 1)[-1]
+  text = unicodedata.normalize("NFKC", _CITATIONS.sub(" ", text))
+  text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+  text = re.sub(r"\\(?:boxed|text|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
+  text = re.sub(r"</?[a-z][^<>]*>", " ", text, flags=re.I)
+  text = re.sub(r"[*`#|]+|__+|~~", "", text)
+  text = _DASHES.sub("-", text).replace("—", " - ").translate(_QUOTES)
+  text = re.sub(r"[ \t]+", " ", text)
+  text = re.sub(r"\s+([.,;:!?])", r"\1", text)
+  return text.strip().strip("\"'").strip()
+
+
+def fold(text: str) -> str:
+  """Without case and without accents: "Temür" and "TEMUR" are one word."""
+  text = unicodedata.normalize("NFKD", text.casefold().translate(_FOLDED))
+  return unicodedata.normalize("NFC", "".join(c for c in text if not unicodedata.combining(c)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+  """A folded word, and what stands between it and the word before: "" for a blank, "^" at the
+  beginning."""
+  text: str
+  gap: str
+  start: int
+
+  @property
+  def joined(self) -> bool:
+    """Nothing but a blank, a hyphen or a genitive parts it from the word before."""
+    return self.gap in ("", "-", "'s")
+
+
+_SHORTENED = frozenset("st ste mt ft dr mr mrs ms prof gen col capt lt rev hon no vs jr sr".split())
+
+
+@functools.lru_cache(4096)
+def tokenize(text: str) -> tuple[Token, ...]:
+  """Words of a text; every CJK character is one, "J. K." is one, "&" reads "and"."""
+  text = fold(text).replace("&", " and ")
+  out: list[Token] = []
+  end, genitive, initials, shortened = 0, False, False, False
+  for match in _TOKEN.finditer(text):
+    raw = text[end:match.start()]
+    end = match.end()
+    gap = "\n" if "\n" in raw else raw.strip() if raw.strip() != "-" or raw == "-" else "--"
+    gap = "'s" if genitive and not gap else gap
+    word = match.group()
+    genitive = word.endswith(("'s", "s'"))
+    word = (word[:-2] if word.endswith("'s") else word).replace("'", "")
+    gap = "" if gap == "." and out and shortened else gap     # "St. Louis" is no two sentences
+    shortened = word in _SHORTENED
+    word = {"st": "saint", "mt": "mount"}.get(word, word)
+    single = len(word) == 1 and word.isalpha() and word < "\u2e80"
+    if single and initials and gap in ("", "."):
+      out[-1] = Token(out[-1].text + word, out[-1].gap, out[-1].start)
+    else:
+      out.append(Token(word, gap if out else "^", match.start()))
+      initials = single
+  return tuple(out)
+
+
+def plain(text: str) -> str:
+  return " ".join(t.text for t in tokenize(text) if t.text not in ARTICLES)
+
+
+def identical(text: str, alias: str) -> bool:
+  """The same words; where there are digits, the same signs too: 1-8 is not 18, and -5 not 5."""
+  if any(c.isdigit() for c in alias):
+    return fold(text).rstrip(" .!?") == fold(alias).rstrip(" .!?")
+  return bool(plain(alias)) and plain(text) == plain(alias)
+
+
+ARTICLES = frozenset(("the", "a", "an"))
+
+
+def sentences(text: str) -> list[str]:
+  ends = r"(?<=[!?。！？])\s*|(?<=[^\W\d_]{2}[.)\"'])\s+|(?<=\d[.])\s+(?=\D)|\n+"
+  parts = re.split(ends, text)
+  return [part for part in parts if part and tokenize(part)]
