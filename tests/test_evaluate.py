@@ -13,6 +13,7 @@ from searchjax import evaluate
 from searchjax.data.questions import Question
 from searchjax.dist import checkpoint, run_log, settings
 from searchjax.rollout.agent import load_chat
+from searchjax.search.server import start_server
 from small_web import small_corpus
 from searchjax.evals.cost import load_prices
 from searchjax.rollout.agent import load_chat
@@ -137,8 +138,14 @@ def test_A11_a_failure_of_the_world_is_counted_in_the_table_and_votes_in_no_mean
   assert record["reward"]["preference"] is None
 
 
+@pytest.fixture(scope="module")
+def web():
+  with start_server(small_corpus()) as url:
+    yield url
+
+
 @pytest.fixture
-def asked_of(repository, monkeypatch):
+def asked_of(repository, monkeypatch, web):
   """Evaluates a served policy on three questions that need no atlas."""
   questions = [
     Question(
@@ -152,7 +159,7 @@ def asked_of(repository, monkeypatch):
 
   def run(url, workdir, **overrides):
     overrides = {
-      "inference.url": url, "search.corpus": small_corpus(), "budgets": "0,2", "budget_questions": 2
+      "inference.url": url, "search.url": web, "budgets": "0,2", "budget_questions": 2
     } | overrides
     config = settings.load_config(
       str(repository / "configs/evaluate_tiny.py") + ":smoke", [f"{k}={v}" for k, v in overrides.items()]

@@ -171,11 +171,12 @@ def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(client, stop, text):
   assert "".join(parts) == text
 
 
-def test_a_stop_id_of_the_request_ends_the_answer(client, engine):
+def test_a_stop_id_of_the_request_ends_the_answer(client, engine, chat):
   third = engine.turn[2]
   body = {"prompt": "a", "max_tokens": 60, "stop_token_ids": [third], "return_token_ids": True}
   (choice,) = client.post("/v1/completions", json=body).json()["choices"]
   assert choice["token_ids"] == engine.turn[:3] and choice["finish_reason"] == "stop"
+  assert choice["text"] == chat.decode(engine.turn[:2])
 
 
 # ---- chat ------------------------------------------------------------------------------------------

@@ -321,7 +321,7 @@ def assistant_message(wanted: Wanted, tokens: Sequence[int], names: Callable[[in
 
 def written(wanted: Wanted, tokens: Sequence[int]) -> str:
   """The text of a turn, without the stop id that ended it."""
-  ended = bool(tokens) and tokens[-1] in wanted.chat.stop_ids
+  ended = bool(tokens) and tokens[-1] in (*wanted.chat.stop_ids, *wanted.stop_ids)
   return wanted.chat.decode(tokens[:-1] if ended else tokens)
 
 
