@@ -66,6 +66,26 @@ def test_gradient_of_the_logprobs_equals_that_of_the_plain_softmax(policy):
   assert np.all(got[:, -1] == 0), "nothing follows the last token"
 
 
+def test_Y1_the_logits_of_all_tokens_are_never_held():
+  """FAULTS Y1: forward and backward, by the compiled program's own account of its memory."""
+  config = model_config(
+    "tiny", hidden_size=D, vocab_size=4099, real_vocab_size=4099, tie_embeddings=True
+  )
+  arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
+    ((4099, D), jnp.float32), ((B, 257, D), jnp.float32), ((B, 257), jnp.int32))]
+
+  def held(chunk):
+    loss = lambda table, h, t: jnp.sum(
+      heads.token_logprobs({"embed": table}, sliced(config, chunk), h, t)[0]
+    )
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  logits = B * 257 * 4099 * 4
+  assert held(B * 257) > logits, "what the common mistake holds"
+  assert held(17) < logits / 5
+
+
 def test_W1_the_score_is_read_at_the_given_position():
   """FAULTS W1: [5, 6, EOS, EOS as padding], attention [1, 1, 1, 0]: index 2, not 3, where two
   different answers would score alike."""
