@@ -44,6 +44,7 @@ class Pair:
     second: the other.
     label: 1.0 if the first is preferred, 0.0 if the second, 0.5 for a tie.
     kind: what the pair tells apart, e.g. "statement>bare"; for tables only.
+    context: (role, text) of what was said before the prompt.
   """
 
   prompt: str
@@ -51,6 +52,7 @@ class Pair:
   second: str
   label: float
   kind: str = ""
+  context: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +204,10 @@ def encode_pair(
     difference in either order is the pair's, and the label need not be turned round.
   """
   answers = (pair.second, pair.first) if swapped else (pair.first, pair.second)
-  ids = chat.encode_prompt([{"role": "user", "content": pair.prompt}], enable_thinking=False)
+  said = (*pair.context, ("user", pair.prompt))
+  ids = chat.encode_prompt(
+    [{"role": role, "content": text} for role, text in said], enable_thinking=False
+  )
   ids += chat.encode_assistant(answers[0])
   front = len(ids) - 1
   ids += chat.encode_alternative(answers[1])

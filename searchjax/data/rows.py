@@ -117,7 +117,8 @@ def read_rows(path: str | os.PathLike, account: Account) -> Iterator[Row]:
   suffix = "".join(file.suffixes[-2:]).removesuffix(".gz") if file.suffix == ".gz" else file.suffix
   suffix = "." + suffix.lower().rpartition(".")[2]
   if suffix not in SUFFIXES:
-    raise ValueError(f"{name}: expected a file that ends in {', '.join(SUFFIXES)} (or .gz after it)")
+    raise ValueError(f"{name}: expected a file that ends in {', '.join(SUFFIXES)}, with or without "
+                     ".gz after it")
   if not file.is_file():
     raise ValueError(f"{name}: no such file")
   if suffix == ".parquet":
