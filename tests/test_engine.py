@@ -45,7 +45,7 @@ def params():
 def engine():
   return Engine(
     CONFIG, lanes=3, pool=5, length=LENGTH, feed_rows=2, feed_tokens=8, decode_steps=3,
-    stop_ids=(7,), record_routing=True,
+    stop_ids=(7,), record_routing=True, restricted=True,
   )
 
 
@@ -243,6 +243,23 @@ def test_conversations_are_served_as_they_arrive(engine, params):
     assert alone.tokens[: len(talk.tokens)] == talk.tokens
     assert alone.logps[: len(talk.logps)] == talk.logps
     assert talk.seen[-1] == sum(talk.mask) <= 3
+
+
+def test_X2_the_recorded_logprob_is_the_whole_distributions_also_under_top_k(engine, params):
+  """FAULTS X2: not that of the ids which top-k leaves, whose probabilities would add up to one."""
+  arrivals = queue.SimpleQueue()
+  talk = Served(5, engines.Sampling(0.7, top_k=2), 9)
+  arrivals.put(talk)
+  arrivals.put(None)
+  engine.serve(params, arrivals)
+  mask = np.array(talk.mask)
+  want = training_logps(params, [talk], 0.7)[0, : len(mask)][mask]
+  np.testing.assert_allclose(np.array(talk.logps)[mask], want, atol=1e-5)
+  tokens, segments = np.zeros((8, LENGTH), np.int32), np.zeros((8, LENGTH), np.int32)
+  tokens[0, : len(mask)], segments[0, : len(mask)] = talk.tokens, 1
+  best = np.asarray(score(params, tokens, segments, 0.7)[1])[0, : len(mask)][mask]
+  sampled = np.array(talk.tokens)[mask]
+  assert (np.exp(want[sampled == best]) < 0.999).any() and len(sampled) == 4
 
 
 def test_recorded_routing_is_the_training_forwards_and_covers_all_but_the_last_token(engine, params):
