@@ -145,7 +145,8 @@ def pair(label=1.0, first=GOOD, second=BAD, prompt=P):
 
 
 def test_the_light_filter_keeps_what_models_agree_on():
-  votes = [("first first", 1.0), ("first second", 1.0), ("second second", 1.0), ("tie tie", 0.5), ("first", 0.0)]
+  votes = [("first first", 1.0), ("first second", 1.0), ("second second", 1.0), ("tie tie", 0.5),
+           ("first", 0.0)]
   rows = [Preference(pair(label), "", tuple(Label[v.upper()] for v in text.split()))
           for text, label in votes]
   account = Account()

@@ -211,7 +211,8 @@ def _completions(fields: Mapping) -> list[Any]:
                        ) from error
     scored.append((find_text(fields, f"completions.{i}.response"), score))
   scored.sort(key=lambda one: -one[1])
-  return [(Pair(prompt, a, b, Label.of(p - q).value, str(fields.get("source", "ultrafeedback"))), ())
+  kind = str(fields.get("source", "ultrafeedback"))
+  return [(Pair(prompt, a, b, Label.of(p - q).value, kind), ())
           for (a, p), (b, q) in itertools.combinations(scored, 2)]
 
 
