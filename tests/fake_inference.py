@@ -77,7 +77,7 @@ class Server:
       return body, None
     fault = self.faults.pop(0) if len(self.faults) > 1 else self.faults[0]
     if fault == "hang":
-      await asyncio.sleep(0.3)
+      await asyncio.sleep(1.0)
     if isinstance(fault, bytes):
       return body, Response(fault, media_type="application/json")
     status, headers = fault if isinstance(fault, tuple) else (fault, {})

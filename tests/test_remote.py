@@ -50,7 +50,7 @@ def episode(chat, number=0, **limits):
 
 def open_engine(url, chat, **settings):
   return RemoteEngine(
-    url, chat=chat, **({"length": LENGTH, "timeout_s": 5.0, "retries": 2, "backoff_s": 0.01} | settings)
+    url, chat=chat, **({"length": LENGTH, "timeout_s": 20.0, "retries": 2, "backoff_s": 0.01} | settings)
   )
 
 
@@ -58,6 +58,8 @@ def run(server, chat, *, count=1, temperature=1.0, faults=(), limits=None, **set
   with served(server.app()) as url, open_engine(url, chat, **settings) as engine:
     server.asked.clear()
     server.faults = list(faults)
+    if "hang" in faults:
+      engine.timeout_s = 0.1
     episodes = [episode(chat, i, **(limits or {})) for i in range(count)]
     engine.run(None, episodes, temperature=temperature)
     return episodes, engine
@@ -209,7 +211,7 @@ async def _value(value):
 def test_H7_a_failure_for_good_is_an_invalid_rollout_and_no_text(chat, fault, tries, reason):
   """FAULTS H7: neither an answer nor a reward of zero."""
   server = Server(chat)
-  (e,), engine = run(server, chat, faults=[fault], timeout_s=0.05 if fault == "hang" else 5.0)
+  (e,), engine = run(server, chat, faults=[fault])
   assert len(server.asked) == tries
   assert (e.stop, e.valid, e.final_answer) == ("infra", False, "") and reason in e.failure
   assert e.tokens == e.prompt and len(e.turns) == 1 and engine.take_counts().decode_tokens == 0
