@@ -392,8 +392,10 @@ class EngineGroup:
     """As `Engine.serve`: each engine takes what arrives when it has room."""
 
     def one(engine, here, i):
-      engine.serve(here, arrivals)
-      arrivals.put(None)  # For the next engine.
+      try:
+        engine.serve(here, arrivals)
+      finally:
+        arrivals.put(None)  # For the next engine, also where this one failed.
 
     self._each(params, one)
 
