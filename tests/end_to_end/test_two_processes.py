@@ -44,7 +44,8 @@ RM = [
   *DIVIDED, "--config.steps=3", "--config.rows=8", "--config.holdout_every=3",
   "--config.data.questions=30", "--config.data.chats=5",
 ]
-TIMES = ("rollout_seconds", "score_seconds", "update_seconds")
+# What depends on when searches answer.
+TIMES = ("rollout_seconds", "score_seconds", "update_seconds", "lane_use")
 SAMPLED = ("rollout_accuracy", "rollout_tool_calls")
 LIMIT_S = 20.0
 
