@@ -10,7 +10,8 @@ import os
 import jax.numpy as jnp
 import numpy as np
 
-from searchjax.data.pairs import make_pairs
+from searchjax.data import preferences
+from searchjax.data.pairs import PairSet, make_pairs
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
@@ -57,16 +58,13 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
   if is_finished(workdir, config, done=done, total_steps=config.steps, title="rm"):
     return
   # ---- data and the backbone -------------------------------------------------------------------
-  atlas = load_atlas(config.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
   params, model, _ = load_policy(
     find_stage(workdir, "sft"), config.mesh, compute=config.compute
   )
-  questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
-  chats = rubric_chats(config.seed + 7, config.data.chats, names=atlas.names_bank)
-  pairs = make_pairs(atlas, questions, seed=config.seed, chats=chats, **config.data.pairs)
+  pairs, lines = load_pairs(config, chat)
   if run.first:
-    print(f"preference pairs: {pairs.counts}", flush=True)
+    print(*lines, f"preference pairs: {pairs.counts}", sep="\n", flush=True)
   held = pair_rows(chat, pairs.holdout, rows=config.rows, length=config.pair_length)
 
   # ---- state -----------------------------------------------------------------------------------
@@ -114,6 +112,20 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
       if done == config.steps:
         checkpoint.save(directory, done, state, {}, keep=1)
   save_policy(workdir, config.steps, state.params, model)
+
+
+def load_pairs(config, chat) -> tuple[PairSet, list[str]]:
+  """The pairs of `data.files` where the config names some, else generated ones; and a report."""
+  options = config.data.pairs
+  if files := config.data.get("files", ()):
+    return preferences.load_pairs(
+      [files] if isinstance(files, str) else files, chat, length=config.pair_length,
+      seed=config.seed, agreement=options.agreement, holdout=options.get("holdout", 0.15),
+    )
+  atlas = load_atlas(config.corpus or None, for_questions=True)
+  questions = load_questions(atlas, config.data, "sft", config.seed + 7, config.data.questions)
+  chats = rubric_chats(config.seed + 7, config.data.chats, names=atlas.names_bank)
+  return make_pairs(atlas, questions, seed=config.seed, chats=chats, **options), []
 
 
 def holdout(deltas, params, batches, mesh) -> dict[str, float]:

@@ -17,6 +17,7 @@ from searchjax.data.demonstrations import make_demonstrations, style_demonstrati
 from searchjax.data.loader import sft_batches
 from searchjax.data.questions import forward_questions
 from searchjax.data.segments import training_examples
+from searchjax.data.trajectories import training_sources
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.distributed import Run, from_first, join
@@ -89,6 +90,12 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
   # ---- data: scripted experts against the live search service ----------------------------------
   atlas = load_atlas(config.search.corpus or None, for_questions=True)
   chat = load_chat(config.tokenizer, **config.get("chat", {}))
+  from_files, accounts = training_sources(
+    chat, dict(config.data.get("files", {})), supervise=config.data.get("supervise", "all")
+  )
+  for name, account in accounts.items():
+    if run.first:
+      print(f"data.files.{name}: {account.summary()}", *account.problems[:5], sep="\n", flush=True)
   if config.init:
     params, model, division = load_policy(config.init, config.mesh, compute=config.compute)
   else:
@@ -124,6 +131,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
     examples = {
       "tool_use": tool_use,
       "preference": training_examples(chat, [d.messages for d in chats]),
+      **from_files,
     }
     batches = sft_batches(
       examples, weights=dict(config.data.weights), seed=config.seed, pad_id=chat.pad_id,

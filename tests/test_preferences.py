@@ -8,10 +8,11 @@ import pytest
 from searchjax.data.chat import ChatFormat
 from searchjax.data.pairs import Pair, encode_pair
 from searchjax.data.preferences import (
-  Label, Preference, agreed, describe, layout_of, pair_statistics, read_preferences, split_by_prompt,
-  turned, with_votes)
+  Label, Preference, agreed, describe, layout_of, load_pairs, pair_statistics, read_preferences,
+  split_by_prompt, turned, with_votes)
 from searchjax.data.rows import Account
 from searchjax.data.tokenizer import load_tokenizer
+from searchjax.reward.preference import pair_rows
 
 P, GOOD, BAD = "What is a weir?", "A low dam across a river.", "A kind of bird."
 USER, ANSWER = {"role": "user", "content": P}, {"role": "assistant", "content": GOOD}
@@ -170,7 +171,8 @@ def test_a_judge_that_prefers_the_first_place_has_no_opinion():
 
 
 def test_statistics_before_and_after():
-  pairs = [pair(1.0, "aaaa", "a"), pair(0.0, "aaa", "a"), pair(0.0, "b", "bb"), pair(0.5), pair(1.0, "c", "d")]
+  pairs = [pair(1.0, "aaaa", "a"), pair(0.0, "aaa", "a"), pair(0.0, "b", "bb"), pair(0.5),
+           pair(1.0, "c", "d")]
   s = pair_statistics(pairs)
   assert s == {"pairs": 5.0, "ties": 0.2, "first": 0.5, "longer": pytest.approx(2 / 3),
                "preferred_chars": 1.5, "other_chars": 1.0}
@@ -185,6 +187,20 @@ def test_all_pairs_of_a_prompt_are_on_one_side():
   train, held = ({p.prompt for p in side} for side in (made.train, made.holdout))
   assert not train & held and len(train | held) == 101 and 8 <= len(held) <= 35
   assert made.counts == {"train": len(made.train), "holdout": len(made.holdout)}
+
+
+def test_pairs_of_files_are_filtered_split_and_described(tmp_path):
+  chat = ChatFormat(load_tokenizer())
+  rows = [{"prompt": f"{P} {i}", "first": GOOD, "second": BAD, "label": 1, "votes": [1, 1 if i % 5 else 0]}
+          for i in range(50)] + [{"prompt": P, "first": GOOD * 99, "second": BAD, "label": 0.5}]
+  made, report = load_pairs([str(lines(tmp_path / "a.jsonl", *rows))], chat, length=101, holdout=0.3)
+  assert made.counts["train"] + made.counts["holdout"] == 40 and made.counts["holdout"] > 3
+  assert "10 pairs dropped: votes disagree" in report[0] and "1 pairs dropped: over 101" in report[0]
+  assert report[1].startswith("before: 51 pairs") and report[2].startswith("after: 40 pairs, 0% ties")
+  (batch,) = pair_rows(chat, made.holdout, rows=23, length=101)
+  assert batch["valid"].sum() == made.counts["holdout"] and set(batch["label"][batch["valid"]]) == {1.0}
+  with pytest.raises(ValueError, match="leave 0 pairs to train on"):
+    load_pairs([str(tmp_path / "a.jsonl")], chat, length=101, holdout=1.0)
 
 
 def test_every_preference_file_is_read_whole(shared):

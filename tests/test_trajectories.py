@@ -8,7 +8,7 @@ from searchjax.data.chat import ChatFormat
 from searchjax.data.rows import Account
 from searchjax.data.segments import training_segments
 from searchjax.data.tokenizer import load_tokenizer
-from searchjax.data.trajectories import layout_of, read_trajectories, training_rows
+from searchjax.data.trajectories import layout_of, read_trajectories, training_rows, training_sources
 
 SEARCH = {"type": "function", "function": {
   "name": "search", "description": "Finds pages.",
@@ -62,7 +62,8 @@ ROWS = {
     {"type": "function", **SEARCH["function"]}]}, "response": {"output": [
       {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I search."}]},
       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "\n\n"}]},
-      {"type": "function_call", "call_id": "c1", "name": "search", "arguments": json.dumps(CALL["arguments"])},
+      {"type": "function_call", "call_id": "c1", "name": "search",
+       "arguments": json.dumps(CALL["arguments"])},
       {"type": "function_call_output", "call_id": "c1", "output": FOUND},
       {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So it is."}]},
       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWER}]}]}},
@@ -160,7 +161,7 @@ def test_a_format_without_thinking_leaves_it_out_and_counts(tmp_path):
 
 def test_parallel_responses_stand_in_the_order_of_their_calls(tmp_path):
   def call(i):
-    return {"id": f"c{i}", "type": "function", "function": {"name": "search", "arguments": {"query": f"q{i}"}}}
+    return {"id": f"c{i}", "function": {"name": "search", "arguments": {"query": f"q{i}"}}}
   row = {"tools": [SEARCH], "messages": [
     said("user", ASKED), said("assistant", "", tool_calls=[call(0), call(1)]),
     said("tool", "r1", tool_call_id="c1"), said("tool", "r0", tool_call_id="c0"), said("assistant", "a")]}
@@ -237,6 +238,20 @@ def test_what_the_format_cannot_write_is_a_problem_of_its_row(tmp_path, chat):
   bad["name"] = "a b"
   assert training_rows(chat, [made], account) == []
   assert account.problems[0].line == 1 and "'a b'" in account.problems[0].reason
+
+
+def test_sources_are_read_by_name_and_an_empty_one_is_refused(tmp_path, chat):
+  path = tmp_path / "a.jsonl"
+  path.write_text(json.dumps(ROWS["Qwen XML"]) + "\n[]\n")
+  examples, accounts = training_sources(chat, {"one": str(path), "two": (str(path), str(path))})
+  assert [len(examples[name]) for name in ("one", "two")] == [1, 2]
+  assert accounts["two"].summary() == "4 rows, 2 kept, 2 malformed"
+  assert training_sources(chat, {}) == ({}, {})
+  path.write_text("[]\n")
+  with pytest.raises(ValueError, match=r"data.files.one holds no .*a.jsonl:1: expected an object, got list"):
+    training_sources(chat, {"one": str(path)})
+  with pytest.raises(ValueError, match="data.files.tool_use: the name is taken"):
+    training_sources(chat, {"tool_use": str(path)})
 
 
 def test_every_trajectory_file_is_read(shared, chat):

@@ -22,7 +22,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from searchjax.data.pairs import Pair, PairSet, is_held_out
+from searchjax.data.chat import ChatFormat
+from searchjax.data.pairs import Pair, PairSet, encode_pair, is_held_out
 from searchjax.data.rows import Account, FieldError, Row, find, find_text, read_rows
 
 ROLES = {
@@ -423,6 +424,47 @@ def split_by_prompt(preferences: Iterable[Preference], *, holdout: float) -> Pai
     sides[is_held_out(said, holdout)].append(pair)
   train, held = sides
   return PairSet(tuple(train), tuple(held), {"train": len(train), "holdout": len(held)})
+
+
+def load_pairs(
+  paths: Sequence[str],
+  chat: ChatFormat,
+  *,
+  length: int,
+  seed: int = 0,
+  agreement: float = 1.0,
+  holdout: float = 0.15,
+) -> tuple[PairSet, list[str]]:
+  """Pairs of files, filtered and split by prompt, to train a preference model on.
+
+  Args:
+    paths: see `rows.read_rows`.
+    chat: the format that counts tokens.
+    length: tokens of the longest pair that is kept.
+    seed: see `read_preferences`.
+    agreement: least share of a pair's votes that are its label.
+    holdout: share of prompts held out.
+
+  Returns:
+    The pairs, and lines that say what was read, dropped, and how length and position speak for the
+    label before and after.
+
+  Raises:
+    ValueError: a file that cannot be read, or no pair left to train on or to hold out.
+  """
+  account = Account()
+  read = read_preferences(paths, account, seed=seed)
+  before = describe(p.pair for p in read)
+  kept = agreed(read, account, share=agreement)
+  short = [p for p in kept if len(encode_pair(chat, p.pair)[0]) <= length]
+  account.noted[f"pairs dropped: over {length} tokens"] = len(kept) - len(short)
+  made = split_by_prompt(short, holdout=holdout)
+  if not made.train or not made.holdout:
+    raise ValueError(f"data.files leave {len(made.train)} pairs to train on and "
+                     f"{len(made.holdout)} held out; both must be above 0 ({account.summary()})")
+  lines = [account.summary(), *(f"malformed: {problem}" for problem in account.problems[:5]),
+           f"before: {before}", f"after: {describe(p.pair for p in short)}"]
+  return made, lines
 
 
 def describe(pairs: Iterable[Pair]) -> str:

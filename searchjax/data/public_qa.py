@@ -171,6 +171,9 @@ LAYOUTS = (
   Layout("bfcl_web_search", ("id", "question", "involved_classes"), "question.0.0.content", ()),
   Layout("bfcl_web_search", ("id", "ground_truth", "num_hops"), "", ("ground_truth",),
          hops=_stated_hops, metadata=("source",)),
+  # This project's own files; see question_file.py.
+  Layout("questions", ("id", "text", "answer"), "text", ("answer", "aliases"), hops=_stated_hops,
+         source="source", metadata=("relations", "format")),
   Layout("flashrag", ("question", "golden_answers"), answers=("golden_answers",),
          source="data_source"),
   Layout("nq", ("question", "answer"), hops=1, when=lambda f: isinstance(f["answer"], list)),

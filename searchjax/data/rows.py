@@ -178,7 +178,7 @@ def find_text(fields: Mapping[str, Any], path: str) -> str:
   return value.strip()
 
 
-# ---- forms of files --------------------------------------------------------------------------------
+# ---- forms of files ----------------------------------------------------------------------------
 
 
 def _checked(name: str, line: int, value: Any, account: Account) -> Iterator[Row]:

@@ -38,6 +38,7 @@ ROLES = {
   "function": "tool", "observation": "tool", "ipython": "tool",
 }
 SUPERVISED = ("all", "last")
+GENERATED = ("tool_use", "preference")  # sources of examples that are no files
 _CONVERSATION = "messages|conversations"
 _WRITTEN = "response|completion|output|trajectory|text"
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -522,3 +523,34 @@ def training_rows(
     except ValueError as error:
       account.problems.append(Problem(one.file, one.line, "", str(error)))
   return examples
+
+
+def training_sources(
+  chat: ChatFormat,
+  files: Mapping[str, str | Sequence[str]],
+  *,
+  supervise: str = "all",
+) -> tuple[dict[str, list[Example]], dict[str, Account]]:
+  """The segments of several sources of trajectories, and what became of their rows.
+
+  Args:
+    chat: the format.
+    files: by the source's name, its path or paths.
+    supervise: see `training_rows`.
+
+  Raises:
+    ValueError: a file that cannot be read, a source without a conversation to train on, or one
+      named as the generated ones are.
+  """
+  examples, accounts = {}, {}
+  for name, paths in files.items():
+    if name in GENERATED:
+      raise ValueError(f"data.files.{name}: the name is taken by generated examples; use another")
+    account = accounts[name] = Account()
+    read = read_trajectories([paths] if isinstance(paths, str) else paths, account)
+    examples[name] = training_rows(chat, read, account, supervise=supervise)
+    if not examples[name]:
+      first = f"; {account.problems[0]}" if account.problems else ""
+      raise ValueError(f"data.files.{name} holds no conversation to train on: "
+                       f"{account.summary()}{first}")
+  return examples, accounts
