@@ -35,6 +35,12 @@ SMALL = [
 ]
 # Parameters and moments divided over the devices of both processes.
 DIVIDED = ["--config.mesh.layout=zero3", "--config.mesh.fsdp=4", "--config.mesh.expert=2"]
+# Weights, heads and positions over both processes, for training and for rollouts: a pod's program.
+POD = [
+  "--config.mesh.layout=zero3", "--config.mesh.fsdp=1", "--config.mesh.expert=2",
+  "--config.engine.layout=decode",
+]
+HEADS = {"delta_key_heads": 2, "delta_value_heads": 2}  # three do not divide
 SFT = [
   *DIVIDED, "--config.steps=3", "--config.checkpoint_every=3", "--config.batch.rows=8",
   "--config.batch.length=128", "--config.limits.tokens=128", "--config.limits.turn_tokens=16",
@@ -203,14 +209,17 @@ def service():
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory, service):
-  """Two processes of one device, recorded and traced; one process of two devices, replayed."""
+  """Two processes of one device, recorded and traced; one process of two devices, replayed.
+
+  Training and the rollout engine are divided over both.
+  """
   folder = tmp_path_factory.mktemp("short")
-  untrained(folder)
+  untrained(folder, **HEADS)
   tape, cache = folder / "tape", folder / "cache"
   traced = ["--config.profile.first_step=1", "--config.profile.steps=1"]
-  run(["record", tape, *words("train_grpo", folder / "two", service, *SMALL, *traced)],
+  run(["record", tape, *words("train_grpo", folder / "two", service, *SMALL, *POD, *traced)],
       processes=2, devices=1, cache=cache)
-  run(["replay", tape, *words("train_grpo", folder / "one", service, *SMALL)], processes=1,
+  run(["replay", tape, *words("train_grpo", folder / "one", service, *SMALL, *POD)], processes=1,
       devices=2, cache=cache)
   return folder
 
@@ -232,7 +241,7 @@ def test_Y6_every_process_traces_the_step_that_the_config_names(short):
 
 def test_C5_checkpoints_of_two_processes_are_restored_into_another_mesh_and_donated(short):
   """Four devices of one process, parameters and moments divided; the numbers of the other run."""
-  _, model = small_model()
+  _, model = small_model(**HEADS)
   config = settings.load_config(str(ROOT / "configs/grpo_tiny.py:smoke"))
   mesh = make_mesh(2, 2)
   optimizer = make_optimizer(model=model, total=STEPS, **config.optimizer)
@@ -269,7 +278,7 @@ def test_C5_checkpoints_of_two_processes_are_restored_into_another_mesh_and_dona
 def before_grpo(tmp_path_factory, service):
   """SFT and the preference model after it, by two processes of four devices and one of eight."""
   folder = tmp_path_factory.mktemp("before_grpo")
-  untrained(folder, delta_key_heads=2, delta_value_heads=2)  # three do not divide
+  untrained(folder, **HEADS)
   for name, processes in (("one", 1), ("two", 2)):
     several = {"processes": processes, "devices": 8 // processes, "cache": folder / "cache"}
     run(words("train_sft", folder / name / "sft", service, f"--config.init={folder / 'sft'}", *SFT),
@@ -298,7 +307,10 @@ def test_Y6_two_processes_train_what_one_trains(before_grpo, stage):
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory, service):
-  """Two processes of four devices, recorded; one process of eight, replayed."""
+  """Two processes of four devices, recorded; one process of eight, replayed.
+
+  Every device has the whole policy and its own engine.
+  """
   folder = tmp_path_factory.mktemp("long")
   untrained(folder)
   tape, cache = folder / "tape", folder / "cache"
