@@ -97,9 +97,11 @@ def _read_note(note: str, aliases: list[str]) -> str:
 def _claim(text: str) -> str:
   """What a prediction asserts, refusals taken out; an announced answer alone; "" for nothing."""
   *_, marker = [None, *words.MARKER.finditer(text)]
-  if marker and tokenize(text[marker.end():]):
+  if marker and tokenize(text[marker.end():]) and not _refused_before(text, marker.start()):
     text = sentences(text[marker.end():])[0]
-  text = words.DOUBT.sub(" ", text)
+  text = words.ATTRIBUTION.sub(" ", words.DOUBT.sub(" ", text))
+  *_, turn = [None, *words.TURN.finditer(text)]
+  text = text[turn.end():] if turn else text
   if not tokenize(text):
     return ""
   if not words.ABSTENTION.search(text):
@@ -113,6 +115,13 @@ def _claim(text: str) -> str:
       if not refused[number] and (beside or words.CLAIM.search(piece)):
         kept.append(piece)
   return ". ".join(kept)
+
+
+def _refused_before(text: str, at: int) -> bool:
+  """"I do not know if the answer is yes": what the answer is stands in a refusal."""
+  *_, opening = ["", *sentences(text[:at])]
+  inside = text[:at].rstrip().endswith(opening.rstrip()) and opening.rstrip()[-1:] not in ".!?:"
+  return inside and bool(words.ABSTENTION.search(opening) or words.DOUBT.search(opening))
 
 
 def _match(claim: str, alias: str, question: str, aliases: list[str]) -> Match:

@@ -8,7 +8,7 @@ import re
 from searchjax.reward import answer_words as words
 from searchjax.reward import quantities as q
 from searchjax.reward.answer_names import says
-from searchjax.reward.answer_quantities import Match, same_quantity, sole_quantity
+from searchjax.reward.answer_quantities import Match, as_date, same_quantity, sole_quantity
 from searchjax.reward.answer_text import ARTICLES, plain, tokenize
 
 
@@ -34,6 +34,13 @@ def list_items(alias: str, question: str) -> list[str]:
 def says_all(claim: str, items: list[str], question: str) -> bool:
   """True where every item is given, and no item beside them."""
   asked = {t.text for t in tokenize(question)}
+  claim = re.sub(r"(?m)^\s*\d{1,2}[.)]\s+", "", claim)
+  wanted = [sole_quantity(item, question) for item in items]
+  if all(wanted):
+    known = [as_date(one) for one in [*wanted, *q.find_quantities(question)]]
+    if not all(any(same_quantity(as_date(one), other, question) == Match.YES for other in known)
+               for one in q.find_quantities(claim)):
+      return False
   for item in items:
     quantity = sole_quantity(item, question)
     if quantity is not None:

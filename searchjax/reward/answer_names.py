@@ -12,7 +12,7 @@ from searchjax.reward import answer_words as words
 from searchjax.reward.answer_text import ARTICLES, Token, plain, sentences, tokenize
 
 _CJK_BESIDE = frozenset(
-    "的是在为為于於和与與及、有由叫即了到名市省国國县縣教授先生女士等就乃也吧呢：:「」『』《》“”")
+    "的是在为為于於、有由叫即了到名市省国國は县縣教授先生女士等就乃也吧呢：:「」『』《》“”")
 
 
 def says(
@@ -27,7 +27,7 @@ def says(
   asked = {t.text for t in tokenize(question)}
   person = bool(words.PERSON_QUESTION.search(question))
   allowed = {t.text for other in aliases for t in tokenize(other)}
-  text = claim
+  text = claim if listed else words.CONCESSION.sub(" ", claim)
   if not listed and len(tokenize(claim)) > max(60, 6 * len(tokenize(alias))):
     ends = sentences(claim)                            # a report: its answer opens or closes it
     text = f"{ends[0]}\n\n{ends[-1]}" if len(ends) > 1 else ""
@@ -40,8 +40,9 @@ def says(
       # The last mention decides: what follows "not Paris but" or "A or B, so" is what is meant.
       start, end = spans[-1]
       return (_stands_alone(tokens, start, end, name, asked, person, allowed)
-              and not _negated(tokens, start, end, question)
-              and (listed or not _has_company(tokens, start, end, asked, allowed)))
+              and not _negated(tokens, start, end, question, asked)
+              and (listed or not _has_company(tokens, start, end, asked, allowed)
+                   and not _headed_by_another(tokens, start, asked | allowed)))
   return False
 
 
@@ -110,6 +111,9 @@ def _stands_alone(
 ) -> bool:
   """False where the name is part of another one: "York" of New York, "Paris" of Paris Hilton."""
   is_cjk = lambda word: word >= "\u2e80"
+  if end < len(tokens) and tokens[end].gap in (":", "--", ",", "(") and (
+      tokens[end].text in words.SEQUELS and tokens[end].text not in asked):
+    return False                                              # "The Godfather: Part II"
   others = asked | (allowed - set(name))
   titles = words.TITLES if person or not asked else frozenset()
   if start and tokens[start].joined:
@@ -121,10 +125,17 @@ def _stands_alone(
     if is_cjk(left) and is_cjk(tokens[start].text):
       if left not in _CJK_BESIDE:
         return False
+    elif left in words.VICINITY and left not in asked:
+      return False
+    elif words.VICINITY_PHRASE.search(f"{before} {left}") and before not in asked:
+      return False
     elif left in words.DISTINGUISHING:
       return False
     elif left in words.PARTICLES:
       if before not in words.COPULAS - {"is", "are", "was", "were"}:
+        return False
+    elif left == "from":
+      if before not in words.FUNCTION | words.ORIGINS | asked:
         return False
     elif left == "of":
       if before not in words.FUNCTION | words.PLACE_KINDS:
@@ -141,13 +152,20 @@ def _stands_alone(
   if end < len(tokens) and (tokens[end].joined or tokens[end].text in ("jr", "sr", "ii", "iii")):
     right = tokens[end].text
     if is_cjk(right) and is_cjk(tokens[end - 1].text):
-      return right in _CJK_BESIDE
+      return right in _CJK_BESIDE or _cjk_run(tokens, end) in words.CJK_ENDINGS
     after = tokens[end + 1].text if end + 1 < len(tokens) and tokens[end + 1].joined else ""
     ends = not after or after in words.FUNCTION
     if tokens[end].gap == "-":
       return right in ("based", "born")
-    if right in words.DISTINGUISHING | words.PLACE_ENDINGS:
+    if right in words.DISTINGUISHING | words.PLACE_ENDINGS | words.NAME_LINKS:
       return False
+    last = end + 1 == len(tokens) or not tokens[end + 1].joined
+    if right == "i" and last:                                 # "Elizabeth I"
+      return False
+    if right == "of" and len(name) == 1 and not person and _names_more(tokens, end + 1):
+      return False                                            # "Godfather of Soul"
+    if right == "on" and not person and _names_more(tokens, end + 1):
+      return False                                            # "Kingston on the Thames"
     if right in words.PARTICLES - words.COPULAS:              # "Barra do Corda", unlike "do not"
       return right in words.FUNCTION and ends
     if right in words.KIND_NOUNS:
@@ -157,7 +175,34 @@ def _stands_alone(
   return True
 
 
-def _negated(tokens: tuple[Token, ...], start: int, end: int, question: str) -> bool:
+def _cjk_run(tokens: tuple[Token, ...], at: int) -> str:
+  """The CJK text from a token to the next gap."""
+  run = ""
+  while at < len(tokens) and tokens[at].text >= "\u2e80" and (not run or tokens[at].joined):
+    run += tokens[at].text
+    at += 1
+  return run
+
+
+def _names_more(tokens: tuple[Token, ...], at: int) -> bool:
+  """True where a word stands that is no date, no number and no small word."""
+  at += at < len(tokens) and tokens[at].text in ARTICLES
+  if at >= len(tokens) or not tokens[at].joined:
+    return False
+  word = tokens[at].text
+  return word not in words.FUNCTION and not word[0].isdigit() and not words.CALENDAR.match(word)
+
+
+def _negated(
+    tokens: tuple[Token, ...], start: int, end: int, question: str, asked: set[str]
+) -> bool:
+  around = "".join(t.text for t in tokens[max(0, start - 3):start]), _cjk_run(tokens, end)
+  if start < len(tokens) and tokens[start].text >= "\u2e80" and any(
+      map(words.CJK_DENIALS.search, around)):
+    return True
+  if start > 1 and tokens[start - 1].text == "but" and re.match(
+      r"(?:any|every|no)(?:thing|one|body|where)$|all$", tokens[start - 2].text):
+    return True                                               # "anything but Paris"
   before: list[str] = []
   for index in range(start - 1, max(-1, start - 6), -1):
     if tokens[index].text == "but":
@@ -167,8 +212,12 @@ def _negated(tokens: tuple[Token, ...], start: int, end: int, question: str) -> 
       before.pop()
       break
   phrase = " ".join(reversed(before))
+  if set(before) & (words.DEFEATS - asked) or words.HEARSAY.search(phrase):
+    return True
   passed_over = r"rather than|instead of|other than|mistaken for|confused with"
   if set(before) & words.NEGATIONS or re.search(passed_over, phrase):
+    return True
+  if words.DISMISSAL.match(" ".join(t.text for t in tokens[end:end + 6])):
     return True
   after = []
   for token in tokens[end:end + 3]:
@@ -178,7 +227,8 @@ def _negated(tokens: tuple[Token, ...], start: int, end: int, question: str) -> 
   return bool(set(after) & words.NEGATIONS) and not words.NEGATIVE_CLAIM.search(question)
 
 
-_SEPARATORS = frozenset((",", "/", ";", "\n", "+", "、", "，", "--", ".."))
+_SEPARATORS = frozenset((",", "/", ";", "\n", "+", "、", "，", "--", "..", "?", "→", "->", "=>"))
+_RANGES = frozenset("to through until till vs versus".split())
 _LINKS = frozenset("is are was were be been being named called as answer either both".split())
 
 
@@ -187,16 +237,21 @@ def _has_company(
 ) -> bool:
   """True where another candidate stands beside the name: "X or Y", "X, Y and Z", "X/Y"."""
   conjunctions = ("and", "or", "nor")
-  known = lambda word: word in asked or word in allowed or word.isdigit()
+  numbered = any(t.text.isdigit() for t in tokens[start:end])
+  known = lambda word: word in asked or word in allowed or word.isdigit() and not numbered
   harmless = lambda item: all(map(known, item)) or " ".join(item) in words.PLACES
+  beside = {t.text for t in tokens[max(0, start - 1):start] + tokens[end:end + 1]}
+  if tokens[start].text >= "\u2e80" and beside & words.CJK_CONJUNCTIONS:
+    return True
   # To the right.
   at = end
   if at < len(tokens):
     gap, word = tokens[at].gap, tokens[at].text
     linked = word in conjunctions
-    if linked or gap.strip("\")(") in _SEPARATORS:
-      at += linked
-      if at < len(tokens) and tokens[at].text in conjunctions:
+    ranged = word in _RANGES
+    if linked or ranged or gap.strip("\")(") in _SEPARATORS:
+      at += linked or ranged
+      if at < len(tokens) and tokens[at].text in (*conjunctions, "then"):
         linked, at = True, at + 1
       if at < len(tokens) and tokens[at].text in ("the", "a", "an") and linked:
         at += 1
@@ -213,6 +268,11 @@ def _has_company(
         return True
   # To the left.
   back = start - 1
+  if back >= 0 and re.fullmatch(r"\W*[(\[]\W*", tokens[start].gap):  # "Bergen (Oslo)"
+    left = tokens[back].text
+    own = words.FUNCTION | words.LABELS | words.KIND_NOUNS | words.PLACE_KINDS | words.TITLES
+    if not known(left) and left not in own and (left < "\u2e80") == (tokens[start].text < "\u2e80"):
+      return True
   while back >= 0 and tokens[back].text in ARTICLES and tokens[back + 1].joined:
     back -= 1
   if back >= 0:
@@ -232,6 +292,26 @@ def _has_company(
       if item and listing and not harmless(item):
         return True
   return False
+
+
+def _headed_by_another(tokens: tuple[Token, ...], start: int, known: set[str]) -> bool:
+  """True where a bare name opens the answer, and this one only says more of it.
+
+  "Bergen, 300 km from Oslo", "Bram Stoker, inspired by Mary Shelley".
+  """
+  if start and tokens[start - 1].text in ("now", "today", "modern"):
+    return False
+  head = []
+  for at, token in enumerate(tokens[:start]):
+    if at and not token.joined:
+      break
+    head.append(token.text)
+  else:
+    return False
+  own = words.FUNCTION | words.LABELS | words.KIND_NOUNS | words.PLACE_KINDS | words.TITLES
+  bare = [word for word in head if word not in ARTICLES]
+  return 0 < len(bare) <= 4 and tokens[len(head)].gap not in (":", ".", "!", "\n") and not any(
+      word in own | known or word.endswith("ly") or word[0].isdigit() for word in bare)
 
 
 def _rivals(text: str, alias: str, asked: set[str]) -> bool:

@@ -15,8 +15,13 @@ def polarity(claim: str, question: str) -> bool | None:
   """True for yes, False for no, None where the claim does not say, or says both."""
   tokens = tokenize(claim)
   text = [t.text for t in tokens]
-  filler = ARTICLES | {"it", "is", "answer", "that", "this"}
-  lead = next((w for w in text if w not in filler), "")
+  if words.SHORT_NO.match(claim):
+    return False
+  filler = ARTICLES | set("it is answer that this possibly probably likely maybe perhaps".split())
+  opening = [w for w in text if w not in filler][:2]
+  lead = opening[0] if opening else ""
+  if lead == "not" and len(opening) > 1 and opening[1] in words.YES | words.NO:
+    return opening[1] in words.NO                             # "that is not true"
   said = {True: lead in words.YES, False: lead in words.NO}
   if len(text) > 1 and lead in ("yes", "no") and {"yes", "no"} <= set(text):
     after = [t for t in tokens if t.text == ("no" if lead == "yes" else "yes")]
@@ -28,14 +33,22 @@ def polarity(claim: str, question: str) -> bool | None:
   if any("\u2e80" <= c for c in claim[:1]):
     return next((value for value, group in ((False, words.NO), (True, words.YES))
                  if any(claim.startswith(w) for w in group if w >= "\u2e80")), None)
-  wanted = {t.text for t in tokenize(question)} - words.FUNCTION
+  asked = [t.text for t in tokenize(question) if t.text not in words.FUNCTION | {"ever"}]
+  wanted = set(asked)
   shared = wanted & set(text)
   if not wanted or len(shared) < 0.6 * len(wanted) or not words.YES_NO_QUESTION.search(question):
+    return None
+  # "Ann is taller than Bo" does not follow from "Bo is taller than Ann".
+  ordered = [w for w in dict.fromkeys(text) if w in shared]
+  if ordered != [w for w in dict.fromkeys(asked) if w in shared]:
     return None
   if words.NEGATIVE_CLAIM.search(claim):
     return None if words.NEGATIVE_CLAIM.search(question) else False
   contrast = re.search(r"\b(?:while|whereas|but|although|though|different|only|or)\b", claim, re.I)
-  return None if contrast or words.NEGATIVE_CLAIM.search(question) else True
+  asked_for = {t.text for t in tokenize(question)} & words.RELATIONS
+  if asked_for != set(text) & words.RELATIONS:
+    return None
+  return None if shared < wanted or contrast or words.NEGATIVE_CLAIM.search(question) else True
 
 
 def _before(tokens: tuple[Token, ...], token: Token) -> str:

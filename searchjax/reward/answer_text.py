@@ -14,9 +14,18 @@ _FOLDED = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "ı": "i", "ß": "ss", "æ": "ae", "œ": "oe", "þ": "th"})
 _QUOTES = str.maketrans("’‘“”″", "''\"\"\"")
 _DASHES = re.compile(r"[\u2010-\u2013\u2212\ufe58\ufe63\uff0d]")
+# "km²" and "10²⁴" are no footnotes.
+_POWERS = re.compile(
+    r"(\b(?:km|cm|mm|dm|m|mi|ft|yd|in)|[×x*·]\s?10)([\u00b9\u00b2\u00b3\u2070-\u2079\u207b]+)",
+    re.I)
+_THIN_BLANKS = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
+_SOURCES = re.compile(
+    r"\n\W*(?:sources?|references?|citations?|bibliography|参考(?:资料|文献)?|来源)\W*(?::|\n).*",
+    re.I | re.S)
 _CITATIONS = re.compile(
     r"\[\^?(?:\d+|[a-z_]+:\d+(?:[-,:]\d+)*)(?:\s*[,;–-]\s*\d+)*\](?:\([^)]*\))?|【[^】]*】"
-    r"|[\u00b9\u00b2\u00b3\u2070-\u2079]+(?=\s|$|[.,;])|</?cite[^>]*>|<sup>.*?</sup>"
+    r"|[\u00b9\u00b2\u00b3\u2070-\u2079]+(?=\s|$|[.,;])"
+    r"|<cite[^>]*>[\d\s,;:.-]*</cite>|</?cite[^>]*>|<sup>.*?</sup>"
     r"|\(\s*(?:source|ref|see)s?\s*:[^)]*\)|https?://\S+",
     re.I)
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -26,6 +35,8 @@ _TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+(?:['’][^\W\d_{CJK}]+)*")
 def clean(text: str) -> str:
   """What a reader sees: no thinking, tags, Markdown, citations or links; one kind of dash."""
   text = re.sub(r"(?s)<think>.*?</think>", " ", text).rsplit("</think>", 1)[-1]
+  text = _THIN_BLANKS.sub("", _SOURCES.sub("", text))
+  text = _POWERS.sub(_written_out, text)
   text = unicodedata.normalize("NFKC", _CITATIONS.sub(" ", text))
   text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
   text = re.sub(r"\\(?:boxed|text|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
@@ -37,10 +48,16 @@ def clean(text: str) -> str:
   return text.strip().strip("\"'").strip()
 
 
+def _written_out(power: re.Match) -> str:
+  mark = "^" if power[1].endswith("10") else ""
+  return power[1] + mark + unicodedata.normalize("NFKC", power[2])
+
+
 def fold(text: str) -> str:
   """Without case and without accents: "Temür" and "TEMUR" are one word."""
   text = unicodedata.normalize("NFKD", text.casefold().translate(_FOLDED))
-  return unicodedata.normalize("NFC", "".join(c for c in text if not unicodedata.combining(c)))
+  return unicodedata.normalize("NFC", "".join(
+      c for c in text if c in "\u3099\u309a" or not unicodedata.combining(c)))  # で is not て
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +74,11 @@ class Token:
     return self.gap in ("", "-", "'s")
 
 
+_SPELLED = {"st": "saint", "mt": "mount"} | {word: digits for word, digits in zip(
+    "two three four five six seven eight nine ten eleven twelve fourth fifth sixth seventh eighth "
+    "ninth tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth "
+    "nineteenth twentieth".split(), [*map(str, range(2, 13)), *(f"{i}th" for i in range(4, 21))],
+    strict=True)}
 _SHORTENED = frozenset("st ste mt ft dr mr mrs ms prof gen col capt lt rev hon no vs jr sr".split())
 
 
@@ -76,7 +98,7 @@ def tokenize(text: str) -> tuple[Token, ...]:
     word = (word[:-2] if word.endswith("'s") else word).replace("'", "")
     gap = "" if gap == "." and out and shortened else gap     # "St. Louis" is no two sentences
     shortened = word in _SHORTENED
-    word = {"st": "saint", "mt": "mount"}.get(word, word)
+    word = _SPELLED.get(word, word)
     single = len(word) == 1 and word.isalpha() and word < "\u2e80"
     if single and initials and gap in ("", "."):
       out[-1] = Token(out[-1].text + word, out[-1].gap, out[-1].start)

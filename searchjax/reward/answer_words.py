@@ -29,7 +29,7 @@ awarded made makes make used uses use using first second third last final curren
 officially formerly originally primarily mainly mostly approximately roughly actually indeed
 finally overall therefore thus hence however moreover well yes ok okay sure answer correct right
 result likely probably possibly perhaps maybe believe think guess assume based respectively since
-etc ie eg today year years time times date day month es est sont son ist sind war era fue était été
+etc ie eg today year years time date day month es est sont son ist sind war era fue était été
 é è sono
 """)
 
@@ -75,9 +75,14 @@ great greater little lesser saint non anti pre post vice deputy assistant acting
 senior jr sr ii iii iv vi vii viii ix xi xii xiii xiv xv xvi
 """)
 
+CALENDAR = re.compile(
+    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec|mon|tues?|wed|thurs?|fri|sat|sun)[a-z]*$")
+
 NEGATIONS = _set("""
 not no never neither nor without isnt arent wasnt werent doesnt didnt dont cannot cant couldnt wont
-wouldnt hasnt havent hadnt unlike except excluding false incorrect wrong
+wouldnt hasnt havent hadnt unlike except excluding false incorrect wrong doubt doubtful doubted
+unlikely deny denied denies refuted disproved hardly mistakenly wrongly erroneously incorrectly
+falsely
 """)
 
 ABSTENTION = re.compile(r"""
@@ -96,9 +101,20 @@ ABSTENTION = re.compile(r"""
       (?:determined|found|verified|confirmed|established|answered)
   |\b(?:unable|failed|impossible)\s+to\s+
       (?:find|determine|verify|confirm|answer|locate|identify|establish|say)
-  |^\W*(?:unknown|n/?a|none|not\s+(?:found|available|sure|certain|known)|no\s+idea|nothing\s+found
-      |abstain|sorry)\W*$
+  |^\W*(?:unknown|unclear|n/?a|none|null|tbd|to\s+be\s+determined|nothing\s+found|abstain|sorry
+      |(?:data|information|answer)\s+(?:not\s+(?:found|available|known)|unavailable))\W*$
+  |\bno\s+way\s+to\s+(?:tell|know|say)\b|\b(?:i|we)\s+could\s+only\s+find\b
+  |\b(?:it'?s|that'?s)\s+(?:not\s+(?:clear|known)|un(?:clear|known))\b
+  |^\W*not\s+(?:found|available|sure|certain|known|clear|stated|mentioned|specified|given)\b
+  |\bno\s+idea\b|\b(?:found|find|know)\s+nothing\b
+  |\bneed\s+(?:more|further|additional)\s+(?:information|context|details?)\b
+  |\b(?:could|can|would)\s+you\s+(?:please\s+)?(?:clarify|specify|provide|tell|share|give)\b
+  |\b(?:sources?|results?|pages?|documents?|articles?|search(?:es)?|context|texts?|snippets?)\b
+      [^.;,]{0,30}\b(?:do(?:es)?|did)\s*(?:n[o']t|\snot)\s+(?:mention|say|state|specify|contain
+      |provide|name|include|give|reveal|show|list|identify|indicate|answer|confirm)
+  |\bnone\s+of\s+the\s+(?:\w+\s+)?(?:sources|results|pages|documents|articles|searches|snippets)\b
   |不知道|无法|無法|不确定|不清楚|没有找到|沒有找到|未找到|わかりません|分かりません|모르겠
+  |\bnicht\s+bekannt\b|\bunbekannt\b|\bno\s+se\s+sabe\b|\bon\s+ne\s+sait\s+pas\b|\bnon\s+si\s+sa\b
   |\bno\s+lo\s+s[eé]\b|\bje\s+ne\s+sais\s+pas\b|\bich\s+wei(?:ß|ss)\s+(?:es\s+)?nicht\b
 """, re.I | re.X)
 
@@ -112,12 +128,45 @@ CLAIM = re.compile(r"""
 """, re.I | re.X)
 CONTRAST = re.compile(
     r"[,;]?\s+(?:but|however|although|though|yet|nevertheless|still)\b,?|;", re.I)
+# What comes after takes back what came before: "Some say Paris, but it is Lyon".
+TURN = re.compile(r"""
+  \?\s*(?:no|nope|wrong)\b[,.:;]?\s+ | \b(?:wait|correction|scratch\s+that)\b[,:.]\s+ |
+  \b(?:but|however|although|actually|in\s+(?:fact|reality)|now)\b[,:]?\s+
+  (?:actually\s+|in\s+fact\s+|really\s+)?
+  (?:(?:it|that|this|he|she|they)(?:'s|\s+(?:is|was|were|are|became))
+    |the\s+(?:correct\s+|right\s+|real\s+|actual\s+|true\s+)?(?:answer|one)\s+(?:is|was))\s+
+  (?!(?:not|never|also|un\w+|hard|only|possible|likely|probably|perhaps|possibly|debated|disputed|true
+     |difficult|worth|said|known|believed|often|sometimes|still|in|at|on|by|from|to|for|with)\b)
+""", re.I | re.X)
+# What is said against an answer, and taken back by what stands beside it.
+CONCESSION = re.compile(
+    r"\b(?:although|even\s+though|though|while|whereas|despite|in\s+spite\s+of|contrary\s+to)\b"
+    r"[^,.;]*(?:[,.;]|$)", re.I)
+HEARSAY = re.compile(
+    r"(?:commonly|often|widely|popularly|sometimes) (?:thought|believed|assumed|said|claimed)"
+    r"|(?:many|some|people|others)(?: \w+)? (?:say|think|believe|claim|assume|suggest)\b")
+ATTRIBUTION = re.compile(r"\baccording\s+to\b[^,.;:\n]*[,;:]", re.I)
+# Not the place itself: "near Paris".
+VICINITY = _set("near nearby outside beyond towards toward opposite beside")
+VICINITY_PHRASE = re.compile(r"\b(?:close|next|adjacent|similar|prior|compared) to$")
+# What says after a name that it is not the answer: "Paris was ruled out".
+DISMISSAL = re.compile(
+    r"(?:(?:was|is|were|are|has|have|had|can|could|been|be|already|also|therefore) )*"
+    r"(?:ruled out|excluded|eliminated|rejected|dismissed|discarded|disqualified|unlikely|impossible"
+    r"|(?:a )?(?:common )?(?:mistake|misconception|error|myth|runner|confusion))\b")
+# After a name, these begin more of it: "Newcastle under Lyme", "Frankfurt am Main".
+SEQUELS = _set("part volume vol chapter episode season book ii iii iv v vi vii viii 2 3 4 5 6 7 8 9")
+ORIGINS = _set("come comes came born hails originates originated")
+DEFEATS = _set("lost lose losing loser beaten runner")
+NAME_LINKS = _set("under upon an am ob im sous unter bei sul")
 SECOND_THOUGHT = re.compile(r"""
+  \b(?:could|might|may)\s+be\b.*\b(?:could|might|may)\s+be\b |
   \b(?:(?:could|might|may)\s+(?:also|instead|equally)\s+be|or\s+(?:possibly|perhaps|maybe)
       |alternatively|another\s+(?:possibility|candidate|option)|either\s+way)\b
 """, re.I | re.X)
 MARKER = re.compile(r"""
-  (?:\b(?:final|short|correct|my)\s+answer|\banswer)\s*(?:is|was|:|=)+\s*|\\boxed\s*\{|<answer>
+  (?:\b(?:final|short|correct|my)\s+answer
+    |(?<!wrong\s)(?<!incorrect\s)(?<!false\s)\banswer)\s*(?:(?:is|was)\b(?!\s+not\b)|:|=)+\s*|\\boxed\s*\{|<answer>
 """, re.I | re.X)
 
 YES = _set("yes yeah yep true correct indeed affirmative certainly definitely "
@@ -139,6 +188,17 @@ QUANTITY_QUESTION = re.compile(r"""
 """, re.I | re.X)
 YES_NO_QUESTION = re.compile(
     r"^\W*(?:is|are|was|were|will|would|did|does|do|has|have|had|can|could|should)\b", re.I)
+# Words of a question whose loss changes it: "born before" is not "born after".
+RELATIONS = _set("""
+before after more less fewer most least first last second same different over under between since
+until both all every only never always now still already
+""")
+SHORT_NO = re.compile(r"""
+  ^\W*(?:(?:of\s+course|certainly|definitely|probably|absolutely|likely|surely)\s+)?
+  not(?:\s+(?:really|at\s+all|true|so))?\W*$
+  |^\W*(?:it|they|he|she|we|i|there)\s+\w+(?:n't|\s+not)\W*$
+  |^\W*i\s+(?:would\s+say|think|believe|guess)\s+(?:the\s+answer\s+is\s+)?no\W*$
+""", re.I | re.X)
 NEGATIVE_CLAIM = re.compile(r"""
   \b(?:not|never|none|no|neither|nobody|nothing|cannot|can'?t
       |(?:wo|is|was|are|were|did|does|do|has|have)n'?t)\b
@@ -147,6 +207,12 @@ NEGATIVE_CLAIM = re.compile(r"""
 NOTE = re.compile(r"""
   accept|fine|okay|\bok\b|also|either|such\s+as|or\b|aka|a\.k\.a|known\s+as|formerly|synonym
 """, re.I | re.X)
+# What may end a run of CJK text after a name and leaves it the same thing.
+CJK_ENDINGS = _set("""
+公司 有限公司 集团 株式会社 さん 氏 です だ である でした 입니다 이다 예요 이에요 은 는 이 가 에서
+""")
+CJK_CONJUNCTIONS = _set("和 与 與 及 或 跟")
+CJK_DENIALS = re.compile(r"不|非|没|沒|無|无|未|ない|ません|아니")
 HONORIFICS = re.compile(r"(?:教授|先生|女士|博士|老师|院士|氏|さん|様|님)$")
 
 # A name after a comma that says where the first one lies.

@@ -100,6 +100,7 @@ _UNITS = {
     "kilometer**2": "km2 km^2 sq-km square-kilometers square-kilometres square-km",
     "mile**2": "mi2 sq-mi square-miles square-mile sq-miles",
     "meter**2": "m2 sq-m square-meters square-metres",
+    "meter**3": "m3 cubic-meters cubic-metres", "kilometer**3": "km3 cubic-kilometers",
     "foot**2": "sq-ft square-feet", "acre": "acre acres", "hectare": "ha hectare hectares",
     "kilometer/hour": "km/h kph kmh kilometers-per-hour kilometres-per-hour",
     "mile/hour": "mph miles-per-hour",
@@ -110,28 +111,38 @@ _UNITS = {
     "megawatt": "mw megawatt megawatts", "gigawatt": "gw gigawatt gigawatts",
     "%": "% percent per-cent percentage-points percentage-point",
     "USD": "usd dollar dollars us-dollars", "EUR": "eur euro euros", "GBP": "gbp pounds-sterling",
-    "JPY": "jpy yen 日元", "CNY": "cny rmb yuan 元", "INR": "inr rupee rupees"}
+    "JPY": "jpy yen 日元", "CNY": "cny rmb yuan 元", "INR": "inr rupee rupees",
+    "CAD": "cad canadian-dollar canadian-dollars", "AUD": "aud australian-dollar australian-dollars",
+    "HKD": "hkd hong-kong-dollars", "SGD": "sgd singapore-dollars", "NZD": "nzd", "BRL": "brl reais",
+    "peso": "peso pesos mxn", "RUB": "rub ruble rubles rouble roubles", "CHF": "chf franc francs",
+    "KRW": "krw", "SEK": "sek kronor", "NOK": "nok", "DKK": "dkk", "krone": "krone kroner"}
 UNIT_OF = {surface.replace("-", " "): unit
            for unit, names in _UNITS.items() for surface in names.split()}
-CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "CNY", "INR"})
+CURRENCIES = frozenset(
+    "USD EUR GBP JPY CNY INR CAD AUD HKD SGD NZD BRL peso RUB CHF KRW SEK NOK DKK krone".split())
 TIME_UNITS = frozenset("second minute hour day week month year decade century".split())
-_SIGNS = {"us$": "USD", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY",
+_SIGNS = {"us$": "USD", "$": "USD", "c$": "CAD", "ca$": "CAD", "a$": "AUD", "au$": "AUD",
+          "hk$": "HKD", "s$": "SGD", "nz$": "NZD", "r$": "BRL", "€": "EUR", "£": "GBP", "¥": "JPY",
           "usd": "USD", "eur": "EUR", "gbp": "GBP"}
 
 _alternatives = lambda names: "|".join(re.escape(n) for n in sorted(names, key=len, reverse=True))
 _MONTH = (r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
           r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?")
 _DAY = r"(?:[0-3]?\d)(?:st|nd|rd|th)?"
+_ERA = r"(b\.?\s?c\.?(?:\s?e\.?)?|a\.?d\.?|c\.?e\.?)(?!\w)"
 _DATES = [(kind, re.compile(pattern, re.I)) for kind, pattern in [
     ("ymd", r"(?<![\w.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\w-])"),
+    ("day of era", rf"\b({_DAY}(?:\s+of)?\s+{_MONTH}),?\s+(\d{{1,4}})\s*{_ERA}"),
+    ("day of era", rf"\b({_MONTH}\s+(?:the\s+)?{_DAY}),?\s+(\d{{1,4}})\s*{_ERA}"),
     ("cjk", r"(\d{4})\s*年(?:\s*(\d{1,2})\s*月(?:\s*(\d{1,2})\s*日)?)?"),
     ("day", rf"\b{_DAY}(?:\s+day)?(?:\s+of)?[\s-]+{_MONTH}(?:\s+of)?,?[\s-]+\d{{4}}\b"),
     ("day", rf"\b{_MONTH}\s+(?:the\s+)?{_DAY}\s*,?\s+\d{{4}}\b"),
     ("numeric", r"(?<![\w./-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?![\w-])"),
     ("month", rf"\b{_MONTH},?\s+(?:of\s+)?\d{{4}}\b"),
+    ("month/year", r"(?<![\w./-])(0?[1-9]|1[0-2])/(\d{4})(?![\w/-])"),
     ("no year", rf"\b{_DAY}(?:\s+of)?\s+{_MONTH}(?!\w)"),
     ("no year", rf"\b{_MONTH}\s+(?:the\s+)?{_DAY}\b"),
-    ("era", r"\b(\d{1,4})\s*(b\.?\s?c\.?(?:\s?e\.?)?|a\.?d\.?|c\.?e\.?)(?!\w)"),
+    ("era", rf"\b(\d{{1,4}})\s*{_ERA}"),
     ("era", r"\b(ad)\s*(\d{1,4})\b"),
 ]]
 _CLOCK = re.compile(
@@ -140,6 +151,10 @@ _DIGITS = re.compile(
     rf"(?P<sign>{_alternatives(_SIGNS)})?\s*(?<![\w.])(?P<minus>-)?"
     rf"(?P<digits>\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     rf"(?P<ordinal>st|nd|rd|th)?", re.I)
+_EXPONENT = re.compile(r"e([+-]?\d{1,3})(?!\w)|\s?[×x*·]\s?10\s?\^\s?(-?\d{1,3})", re.I)
+_DURATION = re.compile(
+    r"(?<![\w.])(\d{1,3})\s?h(?:(?:ou)?rs?)?\s?(\d{1,2})\s?m(?:in(?:ute)?s?)?"
+    r"(?:\s?(\d{1,2})\s?s)?(?!\w)", re.I)
 _SCALE = re.compile(rf"[\s-]?({_alternatives(_SCALES)})(?![^\W\d_])", re.I)
 _CJK_SCALE = re.compile(r"\s?([百千万萬亿億])")
 _UNIT_NAMES = _alternatives(UNIT_OF).replace("\\ ", "[ -]")
@@ -154,7 +169,7 @@ _BOUNDS = [(name, re.compile(rf"(?:{before})\s*$", re.I)) for name, before in [
     ("below", r"less than|under|at most|below|fewer than|up to|nearly|almost|<"),
     ("about", r"about|around|approximately|approx\.?|roughly|circa|c\.|ca\.|some|~|≈"),
 ]]
-_BETWEEN = re.compile(r"\s*(?:to|-|until|till|through|thru|up to|and ended in|至|到)\s*", re.I)
+_BETWEEN = re.compile(r"\s*(?:to|-|until|till|through|thru|up to|and ended in|至|到)\s*|:", re.I)
 
 
 def _read_words(text: str) -> tuple[float, bool] | None:
@@ -192,6 +207,14 @@ def _read_date(kind: str, match: re.Match) -> Date | None:
       number, era = match.groups() if match.group(1).isdigit() else match.groups()[::-1]
       year = int(number) * (-1 if era.lower().startswith("b") else 1)
       return Date(year, None, None, *span)
+    elif kind == "day of era":
+      written, number, era = match.groups()
+      read = date_parser.parse(re.sub(r"\b(?:of|the)\b", " ", written, flags=re.I), default=_EPOCH)
+      year, month, day = int(number), read.month, read.day
+      if era.lower().startswith("b"):
+        return Date(-year, month, day, *span)
+    elif kind == "month/year":
+      year, month, day = int(match.group(2)), int(match.group(1)), None
     elif kind == "numeric":
       # Slashes and dashes are read month first, as public answer files write them; dots day first.
       one, mark, two, year = (int(g) if g.isdigit() else g for g in match.groups())
@@ -219,14 +242,17 @@ def _numbers(text: str, taken: list[bool]) -> list[Number]:
     while start < end and text[start].isspace():
       start += 1
     digits = match.group("digits")
-    if any(taken[start:end]):
+    if any(taken[start:end]) or found and start < found[-1].end:
       continue
     value = float(digits.replace(",", ""))
     sign = match.group("sign")
     unit = _SIGNS[sign.lower()] if sign else None
     scale, rest = 1.0, end
     scaled = _SCALE.match(text, end) or _CJK_SCALE.match(text, end)
-    if scaled and not match.group("ordinal"):
+    power = _EXPONENT.match(text, end)
+    if power:                                               # 5.97e24, 5.97 × 10^24
+      scale, rest = 10.0 ** int(power.group(power.lastindex)), power.end()
+    elif scaled and not match.group("ordinal"):
       scale, rest = _SCALES[scaled.group(1).lower()], scaled.end()
     elif unit and re.match(r"\s?[mb](?!\w)", text[end:], re.I):  # $5m: money has no metres
       scale = 1e6 if text[end:].lstrip()[0] in "mM" else 1e9
@@ -242,10 +268,11 @@ def _numbers(text: str, taken: list[bool]) -> list[Number]:
       continue                                              # "IIIE4x", "1990s": part of a name
     decimals = len(digits.split(".")[1]) if "." in digits else 0
     step = 10.0 ** -decimals
-    if scale > 1 and not decimals:
+    if scale > 1 and not decimals and not power:
       whole = digits.replace(",", "")
       step = 10.0 ** (len(whole) - len(whole.rstrip("0")))
-    minus = -1.0 if match.group("minus") else 1.0
+    negative = match.group("minus") or re.search(r"\b(?:minus|negative)\s+$", text[:start], re.I)
+    minus = -1.0 if negative else 1.0
     found.append(Number(minus * value * scale, start, rest, unit, step * scale,
                         scale == 1 and not decimals, bool(match.group("ordinal"))))
   for match in _WORDS.finditer(text):
@@ -258,7 +285,7 @@ def _numbers(text: str, taken: list[bool]) -> list[Number]:
       continue
     named = _UNIT.match(text, end)
     surface = named.group(1).lower().replace("-", " ") if named and named.group(1) else ""
-    unit = UNIT_OF.get(surface)
+    unit = None if read[1] else UNIT_OF.get(surface)          # no unit: "the nineteenth century"
     scaled = re.search(r"thousand|million|billion|trillion", words, re.I)
     step = _SCALES[scaled.group().lower()] if scaled else 1.0
     found.append(Number(read[0], start, named.end() if unit else end, unit, step, step == 1,
@@ -298,6 +325,10 @@ def find_quantities(text: str) -> list[Quantity]:
       date = None if any(taken[match.start():match.end()]) else _read_date(kind, match)
       if date:
         take(date)
+  for match in _DURATION.finditer(text):
+    hours, minutes, rest = (int(group or 0) for group in match.groups())
+    step = 1.0 if match.group(3) else 60.0
+    take(Number(3600.0 * hours + 60 * minutes + rest, *match.span(), "second", step))
   found = sorted([*found, *_merge_durations(_numbers(text, taken), text)], key=lambda q: q.start)
   return _join_pairs(found, text)
 
