@@ -2,9 +2,9 @@
 
 Shows      the recipe of configs/grpo_397b.py on a smaller model.
 Hardware   128 v5p chips (topology v5p:4x4x8); 16,384 tokens a chip and batch.
-Expect     Compiled: the run holds at most 35.7 of 102.8 GB a chip; a step takes at least
+Expect     Compiled: the run holds at most 36.3 of 102.8 GB a chip; a step takes at least
            13 seconds, 200 steps at least 96 chip-hours, rollouts not counted (derived from FLOPs
-           and bytes). Not run: a divided engine takes one process yet (README, Limits).
+           and bytes). Not run.
 Command    python -m searchjax.compile --config configs/grpo_122b.py --topology v5p:4x4x8
            python -m searchjax.train_grpo --config configs/grpo_122b.py --workdir runs/122b/grpo
 Needs      runs/122b/sft (configs/sft_122b.py) and runs/122b/rm (configs/rm_35b.py).

@@ -3,9 +3,9 @@
 Shows      the recipe of configs/grpo_397b.py on a smaller model.
 Hardware   64 v5p chips (topology v5p:4x4x4), 16,384 tokens a chip and batch; or 64 v5e chips
            with :4k.
-Expect     Compiled: the run holds at most 20.6 of 102.8 GB a chip; a step takes at least
+Expect     Compiled: the run holds at most 21.0 of 102.8 GB a chip; a step takes at least
            5 seconds, 200 steps at least 18 chip-hours, rollouts not counted (derived from FLOPs
-           and bytes). Not run: a divided engine takes one process yet (README, Limits).
+           and bytes). Not run.
 Command    python -m searchjax.compile --config configs/grpo_35b.py --topology v5p:4x4x4
            python -m searchjax.train_grpo --config configs/grpo_35b.py --workdir runs/35b/grpo
 Needs      runs/35b/sft (configs/sft_35b.py) and runs/35b/rm (configs/rm_35b.py).

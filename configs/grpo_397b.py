@@ -2,16 +2,16 @@
 
 Shows      the whole recipe at scale: gated reward, anchored penalties, token-level ratios.
 Hardware   256 v5p chips (topology v5p:4x8x8, sold as v5p-512); 16,384 tokens a chip and batch.
-Expect     Compiled: the run holds at most 52.4 of 102.8 GB a chip; a step takes at least
+Expect     Compiled: the run holds at most 53.1 of 102.8 GB a chip; a step takes at least
            23 seconds, 200 steps at least 322 chip-hours, rollouts not counted (derived from FLOPs
-           and bytes). Not run: a divided engine takes one process yet (README, Limits).
+           and bytes). Not run.
 Command    python -m searchjax.compile --config configs/grpo_397b.py --topology v5p:4x8x8
            python -m searchjax.train_grpo --config configs/grpo_397b.py --workdir runs/397b/grpo
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
 Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096
            tokens, bfloat16 moments, topology v6e:16x16), :tpu7x (256 chips of two devices, 16,384
-           tokens a device, topology tpu7x:4x8x8); they hold at most 29.9 of 102.8, 28.8 of 33.5
-           and 39.5 of 101.7 GB a device, a micro-batch takes at least 2.7, 2.2 and 3.8 seconds
+           tokens a device, topology tpu7x:4x8x8); they hold at most 30.3 of 102.8, 29.1 of 33.5
+           and 40.2 of 101.7 GB a device, a micro-batch takes at least 2.7, 2.2 and 3.8 seconds
 """
 
 from ml_collections import ConfigDict

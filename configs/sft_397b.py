@@ -2,7 +2,7 @@
 
 Shows      the warm-up at scale; guard-rails and the tool-call format before RL.
 Hardware   256 v5p chips (topology v5p:4x8x8); 16,384 tokens a chip and step.
-Expect     Compiled: the run holds at most 44.3 of 102.8 GB a chip; a step takes at least
+Expect     Compiled: the run holds at most 45.0 of 102.8 GB a chip; a step takes at least
            5.5 seconds, 400 steps at least 156 chip-hours (derived from FLOPs and bytes). Not run.
 Command    python -m searchjax.model.convert --from-hf Qwen3.5-397B-A17B --to runs/397b/start
            python -m searchjax.compile --config configs/sft_397b.py --topology v5p:4x8x8
