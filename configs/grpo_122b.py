@@ -9,7 +9,7 @@ Command    python -m searchjax.compile --config configs/grpo_122b.py --topology 
            python -m searchjax.train_grpo --config configs/grpo_122b.py --workdir runs/122b/grpo
 Needs      runs/122b/sft (configs/sft_122b.py) and runs/122b/rm (configs/rm_35b.py).
 Variants   configs/grpo_122b.py:4k (256 v5e chips, 4,096 tokens, bfloat16 moments, topology
-           v5e:16x16): at most 12.8 of 16.9 GB, a micro-batch takes at least 2.2 seconds
+           v5e:16x16): at most 13.1 of 16.9 GB, a micro-batch takes at least 2.2 seconds
 """
 
 from ml_collections import ConfigDict
