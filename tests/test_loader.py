@@ -1,4 +1,4 @@
-"""Batches through grain: exact mixtures, resumable position, process shares; FAULTS C1, M4, M3."""
+"""Batches through grain: exact mixtures, resumable position, process shares; FAULTS C1, C2, M4, M3."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from searchjax.data.loader import rollout_batches, sft_batches
+from searchjax.data.loader import mixture, rollout_batches, sft_batches
 
 SIZES = {"tool_use": 53, "preference": 7}
 
@@ -64,6 +64,28 @@ def test_the_mixture_is_exact_whatever_the_sizes():
   assert max(only) < 2000
 
 
+def whole_numbers(weights, total):
+  return all((w * total / sum(weights)) == int(w * total / sum(weights)) for w in weights)
+
+
+@pytest.mark.parametrize("weights", [
+  (0.9, 0.1), (90, 10), (1, 1), (0.25, 0.5, 0.25), (0.7, 0.2, 0.1), (1 / 3, 2 / 3), (2 ** 0.5, 1.0)])
+def test_every_window_of_1000_drawn_examples_holds_the_shares(weights):
+  names = [f"source {i}" for i in range(len(weights))]
+  # Grain's shuffle of a few examples is slow.
+  sources = {name: [([i + 1], [True])] * (3001 + i) for i, name in enumerate(names)}
+  drawn, _ = mixture(sources, weights=dict(zip(names, weights)), length=2, seed=0)
+  which = np.asarray([drawn[i]["tokens"][0] - 1 for i in range(3001)])
+  for source, weight in enumerate(weights):
+    counts = np.cumsum(np.concatenate([[0], which == source]))
+    windows = counts[1000:] - counts[:-1000]
+    share = 1000 * weight / sum(weights)
+    if whole_numbers(weights, 1000):
+      assert set(windows) == {round(share)}, (source, set(windows))
+    else:
+      assert abs(windows - share).max() < len(weights)
+
+
 def test_every_pass_over_a_source_holds_every_example_and_is_shuffled_anew():
   numbers = [n for n in seen(take(stream(prefetch=0), 70)) if n >= 2000]
   counts = np.bincount(np.asarray(numbers) - 2000, minlength=7)
@@ -81,6 +103,31 @@ def test_c1_a_stored_position_gives_the_batches_that_followed():
   assert same(after, take(resumed, 6))
   other = stream(seed=4)
   assert not same(take(other, 5), take(stream(), 5))
+
+
+@pytest.mark.parametrize("before, after", [(1, 4), (4, 2)])
+def test_c2_a_position_inside_an_epoch_goes_on_with_another_number_of_processes(before, after):
+  """Nothing is lost and nothing comes twice, though batches were prepared ahead."""
+  def parts(count):
+    return [stream(weights={"tool_use": 1.0, "preference": 0.0}, prefetch=3, process_index=p,
+                   process_count=count) for p in range(count)]
+
+  def joined(streams, count):
+    rows = [[next(one) for one in streams] for _ in range(count)]
+    return [{k: np.concatenate([r[k] for r in row]) for k in row[0]} for row in rows]
+
+  whole = take(stream(weights={"tool_use": 1.0, "preference": 0.0}), 11)
+  first = parts(before)
+  head = joined(first, 3)  # 53 examples are an epoch; three batches hold fewer
+  state = json.loads(json.dumps(first[before - 1].get_state()))
+  assert len(seen(head)) < 53
+  resumed = parts(after)
+  for one in resumed:
+    one.set_state(state)
+  assert same(head + joined(resumed, 8), whole)
+  counts = np.bincount(np.asarray(seen(whole)) - 1000, minlength=53)
+  # Ahead of the position are only prepared batches, which come again: no example is passed over.
+  assert counts.min() >= 1
 
 
 def test_prefetching_changes_nothing():

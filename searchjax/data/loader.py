@@ -86,6 +86,51 @@ class _Pad(grain.transforms.Map):
     }
 
 
+def mixture(
+  examples: Mapping[str, Sequence[Example]],
+  *,
+  weights: Mapping[str, float | int],
+  length: int,
+  seed: int,
+) -> tuple[grain.MapDataset, dict[str, int]]:
+  """Examples without end, from several sources in fixed proportions.
+
+  Where the shares of 1,000 are whole numbers, any 1,000 in a row hold exactly those; of other
+  shares any 1,000 are off by less than the number of sources.
+
+  Args:
+    examples, weights, length, seed: see `sft_batches`.
+
+  Returns:
+    {"tokens", "loss_mask": int32 [n]} by index, and examples too long, by source.
+
+  Raises:
+    ValueError: see `sft_batches`.
+  """
+  unknown = sorted(set(weights) ^ set(examples))
+  if unknown:
+    raise ValueError("sources and mixture weights must have the same names; only in one: "
+                     f"{unknown}")
+  if min(weights.values(), default=-1) < 0 or sum(weights.values()) <= 0:
+    raise ValueError(f"mixture weights must be at least 0 and one above it, got {dict(weights)}")
+  sources, shares, dropped = [], [], {}
+  for number, name in enumerate(sorted(weights)):
+    fitting = [
+      {"tokens": np.asarray(ids, np.int32), "loss_mask": target_mask(mask).astype(np.int32)}
+      for ids, mask in examples[name] if len(ids) <= length
+    ]
+    dropped[name] = len(examples[name]) - len(fitting)
+    if weights[name] == 0:
+      continue
+    if not fitting:
+      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits {length} "
+                       "tokens")
+    source = grain.MapDataset.source(fitting).seed(seed * 1009 + number)
+    sources.append(source.shuffle().repeat())
+    shares.append(float(weights[name]))
+  return grain.MapDataset.mix(sources, shares), dropped
+
+
 def sft_batches(
   examples: Mapping[str, Sequence[Example]],
   *,
@@ -121,29 +166,8 @@ def sft_batches(
     ValueError: weights for unknown sources or none above 0, a source with no example that fits,
       rows that do not divide.
   """
-  unknown = sorted(set(weights) ^ set(examples))
-  if unknown:
-    raise ValueError("sources and mixture weights must have the same names; only in one: "
-                     f"{unknown}")
-  if min(weights.values(), default=-1) < 0 or sum(weights.values()) <= 0:
-    raise ValueError(f"mixture weights must be at least 0 and one above it, got {dict(weights)}")
   local_rows = _local_rows(rows, process_index, process_count)
-  sources, shares, dropped = [], [], {}
-  for number, name in enumerate(sorted(weights)):
-    fitting = [
-      {"tokens": np.asarray(ids, np.int32), "loss_mask": target_mask(mask).astype(np.int32)}
-      for ids, mask in examples[name] if len(ids) <= length
-    ]
-    dropped[name] = len(examples[name]) - len(fitting)
-    if weights[name] == 0:
-      continue
-    if not fitting:
-      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits {length} "
-                       "tokens")
-    source = grain.MapDataset.source(fitting).seed(seed * 1009 + number)
-    sources.append(source.shuffle().repeat())
-    shares.append(float(weights[name]))
-  mixed = grain.MapDataset.mix(sources, shares)
+  mixed, dropped = mixture(examples, weights=weights, length=length, seed=seed)
   stream = grain.experimental.FirstFitPackIterDataset(
     mixed.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)),
     length_struct={"tokens": length, "loss_mask": length},
