@@ -165,6 +165,16 @@ def test_the_token_budget_is_exact_at_the_border(chat, part, spare, fed):
   assert (e.stop, e.forced) == ("" if fed else "context", fed == "refusal")
 
 
+def test_a_call_over_the_budget_without_room_for_its_refusal_forces_nothing(chat):
+  """Both budgets end at once: nothing asks for an answer, so none was forced."""
+  probe = episode(chat, Web())
+  say(probe, chat, calls=["x"])
+  e = episode(chat, Web(), calls=0, tokens=len(probe.tokens) + 33)
+  say(e, chat, calls=["x"])
+  assert e.next_tokens() == []
+  assert (e.stop, e.forced, e.tool_calls) == ("context", False, 1)
+
+
 def test_a_failed_search_is_told_also_where_there_is_no_room(chat):
   e = episode(chat, Web(LONG, infra_failure("HTTP 503")), tokens=140, calls=5)
   say(e, chat, calls=["x", "y"])

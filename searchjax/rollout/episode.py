@@ -152,6 +152,7 @@ class Episode:
       if outcome.status == "infra_failure":
         self.turns[-1]["reason"] = outcome.reason
     if not self.limits.leave_room(len(self.tokens) + len(delta)):
+      self.forced = False  # Not even a refused call leaves a turn.
       self._finish("context")
       return []
     self.forced |= refused
