@@ -1,8 +1,7 @@
 """The rollout engine against transformers' generate: `python tests/benchmarks/engine.py`.
 
 The tiny policy with random weights, on this machine's cores, one after the other in one run. Needs
-torch (`pip install -r requirements-oracle.txt` or any CPU build of torch 2). `--quick` takes fewer
-conversations and tokens.
+torch (`pip install -e .[parity]`). `--quick` takes fewer conversations and tokens.
 
 new tokens/s   of all conversations together: prompts of 48 tokens, 64 new ones each, greedy
 gain           of 64 lanes over 8, one device

@@ -2,7 +2,7 @@
 
 The tiny policy with random weights: forward, backward and AdamW, 12 rows of 256 tokens that are all
 trained, float32 on this machine's cores. Each in turn, several times; the best of each counts.
-Needs torch.
+Needs torch (`pip install -e .[parity]`).
 """
 
 import os
