@@ -1,4 +1,4 @@
-"""Public question sets as one file of questions to train on: filtered, deduplicated, formatted.  HOST.
+"""Public question sets as one file of questions to train on: filtered and formatted.  HOST.
 
   python -m searchjax.data.unify FILE …  --out questions.jsonl  [--evaluation FILE …]
 
