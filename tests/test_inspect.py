@@ -42,7 +42,8 @@ def test_malformed_rows_are_listed_and_give_exit_code_1(tmp_path, capsys):
   (["other.jsonl"], "neither questions, preferences nor trajectories; name its --kind (fields: x)"),
   (["empty.jsonl"], "no row that can be read"), (["a.txt"], "ends in .jsonl"),
   (["other.jsonl", "--kind", "text"], "invalid choice: 'text'")])
-def test_what_cannot_be_read_gives_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
+def test_what_cannot_be_read_gives_one_line_and_exit_code_2(
+    tmp_path, monkeypatch, capsys, arguments, message):
   monkeypatch.chdir(tmp_path)
   lines(tmp_path / "other.jsonl", {"x": 1})
   lines(tmp_path / "empty.jsonl")
