@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from searchjax.data.rubrics import KINDS, Rubric, RubricChat, rubric_chats, style_chats
-from searchjax.reward.rubric import all_hold, check_rubrics, detect_language
+from searchjax.data.rubrics import JUDGED, KINDS, Rubric, RubricChat, rubric_chats, style_chats
+from searchjax.reward.rubric import all_hold, check_rubrics
 from searchjax.search.atlas import load_atlas
 
 CASES = {
@@ -32,6 +32,15 @@ CASES = {
                     ("1. a", {"items": 2}, False), ("a\nb", {"items": 2}, False)],
   "one_line": [("a b", {}, True), ("a\nb", {}, False)],
   "capitals": [("Lyon and France", {"least": 2}, True), ("Lyon", {"least": 2}, False)],
+  "paragraphs": [("a\n\nb", {"least": 2, "most": 2}, True), ("a\nb", {"least": 2}, False)],
+  "bullets": [("- a\n* b", {"least": 2, "most": 2}, True), ("a - b\n---\n**c**", {"least": 1}, False)],
+  "headings": [("## So\ntext", {}, True), ("#So", {}, False), ("# a\n# b", {"least": 3}, False)],
+  "json": [('```json\n{"a": 1}\n```', {}, True), ('{"a": 1', {}, False)],
+  "all_capitals": [("ABC 1.", {}, True), ("ABc", {}, False)],
+  "citations": [("so [web:3] and [2]", {"least": 2}, True), ("so [a]", {}, False)],
+  "instruction": [
+    ("one, two", {"name": "punctuation:no_comma", "arguments": {}}, False),
+    ("one two", {"name": "punctuation:no_comma", "arguments": {}}, True)],
 }
 
 
@@ -79,14 +88,11 @@ def test_style_chats_are_deterministic_and_differ_by_seed():
   assert len(rubrics & {text for text, _ in style_chats(1, 24, names)}) < 8
 
 
-def test_languages_are_detected():
-  assert detect_language("Vielen Dank.") == "de"
-  assert detect_language("Buenos días.") == "es"
-
-
 def test_bad_rubrics_are_named():
   with pytest.raises(ValueError, match="unknown rubric kind 'tone'"):
     Rubric("tone")
   with pytest.raises(ValueError, match="at least 2 distinct names"):
     rubric_chats(0, 3, names=["a", "a"])
   assert RubricChat("i", "t", ()).reference == ""
+  with pytest.raises(ValueError, match="'It is polite' is no program's to decide; set reward.judge"):
+    check_rubrics("Hello", [Rubric(JUDGED, {"text": "It is polite"})])

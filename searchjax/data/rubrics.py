@@ -17,18 +17,22 @@ from typing import Any
 KINDS = (
   "equals", "contains", "excludes", "starts_with", "ends_with", "occurs", "words", "sentences",
   "language", "no_citations", "in_brackets", "lower_case", "numbered_list", "one_line", "capitals",
+  "paragraphs", "bullets", "headings", "json", "all_capitals", "citations", "instruction",
 )
+
+# A criterion in words, in the argument "text"; reward/judge.py decides it.
+JUDGED = "judged"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rubric:
-  """One check: a kind of KINDS and its arguments (see reward/rubric.py)."""
+  """One check: a kind of KINDS and its arguments (see reward/rubric.py), or a JUDGED criterion."""
 
   kind: str
   arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    if self.kind not in KINDS:
+    if self.kind not in (*KINDS, JUDGED):
       raise ValueError(f"unknown rubric kind {self.kind!r}; expected one of {', '.join(KINDS)}")
 
 

@@ -115,10 +115,11 @@ def _computed(claim: str, item: q.Quantity) -> bool:
   """The number is a part of a sum, or one of two days: "5 minus 1", "11 or 12 May"."""
   after = r"\s*(?:[-+*×/÷]\s+\d|\^\s*-?\d|(?:minus|plus|times)\s+\d)"
   rest = claim[item.end:]
-  if isinstance(item, q.Number) and re.match(after, rest) and not re.search(r"=|equals", rest):
+  if isinstance(item, q.Number) and re.match(after, rest, re.I) and not (
+      re.search(r"=|equals", rest, re.I)):
     return True
   return isinstance(item, q.Date) and bool(
-      re.search(r"\b\d{1,2}\s*(?:or|and|/|-|to)\s*$", claim[:item.start]))
+      re.search(r"\b\d{1,2}\s*(?:or|and|/|-|to)\s*$", claim[:item.start], re.I))
 
 
 _EVENTS = [tuple(re.compile(rf"\b(?:{side})\b", re.I) for side in pair) for pair in [

@@ -24,7 +24,7 @@ _SOURCES = re.compile(
     re.I | re.S)
 _CITATIONS = re.compile(
     r"\[\^?(?:\d+|[a-z_]+:\d+(?:[-,:]\d+)*)(?:\s*[,;–-]\s*\d+)*\](?:\([^)]*\))?|【[^】]*】"
-    r"|[\u00b9\u00b2\u00b3\u2070-\u2079]+(?=\s|$|[.,;])"
+    r"|[\u00b9\u00b2\u00b3\u2070-\u2079]+(?!\w)"
     r"|<cite[^>]*>[\d\s,;:.-]*</cite>|</?cite[^>]*>|<sup>.*?</sup>"
     r"|\(\s*(?:source|ref|see)s?\s*:[^)]*\)|https?://\S+",
     re.I)
@@ -37,8 +37,8 @@ def clean(text: str) -> str:
   text = re.sub(r"(?s)<think>.*?</think>", " ", text).rsplit("</think>", 1)[-1]
   text = _THIN_BLANKS.sub("", _SOURCES.sub("", text))
   text = _POWERS.sub(_written_out, text)
+  text = re.sub(r"!?\[(?!\^?\d+\])([^\]]*)\]\([^)]*\)", r"\1", text)
   text = unicodedata.normalize("NFKC", _CITATIONS.sub(" ", text))
-  text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
   text = re.sub(r"\\(?:boxed|text|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
   text = re.sub(r"</?[a-z][^<>]*>", " ", text, flags=re.I)
   text = re.sub(r"[*`#|]+|__+|~~", "", text)

@@ -76,7 +76,8 @@ senior jr sr ii iii iv vi vii viii ix xi xii xiii xiv xv xvi
 """)
 
 CALENDAR = re.compile(
-    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec|mon|tues?|wed|thurs?|fri|sat|sun)[a-z]*$")
+    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec"
+    r"|mon|tues?|wed|thurs?|fri|sat|sun)[a-z]*$")
 
 NEGATIONS = _set("""
 not no never neither nor without isnt arent wasnt werent doesnt didnt dont cannot cant couldnt wont
@@ -112,9 +113,11 @@ ABSTENTION = re.compile(r"""
   |\b(?:sources?|results?|pages?|documents?|articles?|search(?:es)?|context|texts?|snippets?)\b
       [^.;,]{0,30}\b(?:do(?:es)?|did)\s*(?:n[o']t|\snot)\s+(?:mention|say|state|specify|contain
       |provide|name|include|give|reveal|show|list|identify|indicate|answer|confirm)
-  |\bnone\s+of\s+the\s+(?:\w+\s+)?(?:sources|results|pages|documents|articles|searches|snippets)\b
+  |\bnone\s+of\s+the\s+(?:\w+\s+)?
+      (?:sources|results|pages|documents|articles|searches|snippets)\b
   |不知道|无法|無法|不确定|不清楚|没有找到|沒有找到|未找到|わかりません|分かりません|모르겠
-  |\bnicht\s+bekannt\b|\bunbekannt\b|\bno\s+se\s+sabe\b|\bon\s+ne\s+sait\s+pas\b|\bnon\s+si\s+sa\b
+  |\bnicht\s+bekannt\b|\bunbekannt\b|\bno\s+se\s+sabe\b
+  |\bon\s+ne\s+sait\s+pas\b|\bnon\s+si\s+sa\b
   |\bno\s+lo\s+s[eé]\b|\bje\s+ne\s+sais\s+pas\b|\bich\s+wei(?:ß|ss)\s+(?:es\s+)?nicht\b
 """, re.I | re.X)
 
@@ -135,8 +138,9 @@ TURN = re.compile(r"""
   (?:actually\s+|in\s+fact\s+|really\s+)?
   (?:(?:it|that|this|he|she|they)(?:'s|\s+(?:is|was|were|are|became))
     |the\s+(?:correct\s+|right\s+|real\s+|actual\s+|true\s+)?(?:answer|one)\s+(?:is|was))\s+
-  (?!(?:not|never|also|un\w+|hard|only|possible|likely|probably|perhaps|possibly|debated|disputed|true
-     |difficult|worth|said|known|believed|often|sometimes|still|in|at|on|by|from|to|for|with)\b)
+  (?!(?:not|never|also|un\w+|hard|only|possible|likely|probably|perhaps|possibly|debated|disputed
+     |true|difficult|worth|said|known|believed|often|sometimes|still|in|at|on|by|from|to|for
+     |with)\b)
 """, re.I | re.X)
 # What is said against an answer, and taken back by what stands beside it.
 CONCESSION = re.compile(
@@ -152,10 +156,12 @@ VICINITY_PHRASE = re.compile(r"\b(?:close|next|adjacent|similar|prior|compared) 
 # What says after a name that it is not the answer: "Paris was ruled out".
 DISMISSAL = re.compile(
     r"(?:(?:was|is|were|are|has|have|had|can|could|been|be|already|also|therefore) )*"
-    r"(?:ruled out|excluded|eliminated|rejected|dismissed|discarded|disqualified|unlikely|impossible"
+    r"(?:ruled out|excluded|eliminated|rejected|dismissed|discarded|disqualified"
+    r"|unlikely|impossible"
     r"|(?:a )?(?:common )?(?:mistake|misconception|error|myth|runner|confusion))\b")
 # After a name, these begin more of it: "Newcastle under Lyme", "Frankfurt am Main".
-SEQUELS = _set("part volume vol chapter episode season book ii iii iv v vi vii viii 2 3 4 5 6 7 8 9")
+SEQUELS = _set(
+    "part volume vol chapter episode season book ii iii iv v vi vii viii 2 3 4 5 6 7 8 9")
 ORIGINS = _set("come comes came born hails originates originated")
 DEFEATS = _set("lost lose losing loser beaten runner")
 NAME_LINKS = _set("under upon an am ob im sous unter bei sul")
@@ -166,7 +172,8 @@ SECOND_THOUGHT = re.compile(r"""
 """, re.I | re.X)
 MARKER = re.compile(r"""
   (?:\b(?:final|short|correct|my)\s+answer
-    |(?<!wrong\s)(?<!incorrect\s)(?<!false\s)\banswer)\s*(?:(?:is|was)\b(?!\s+not\b)|:|=)+\s*|\\boxed\s*\{|<answer>
+    |(?<!wrong\s)(?<!incorrect\s)(?<!false\s)\banswer)\s*(?:(?:is|was)\b(?!\s+not\b)|:|=)+\s*
+  |\\boxed\s*\{|<answer>
 """, re.I | re.X)
 
 YES = _set("yes yeah yep true correct indeed affirmative certainly definitely "

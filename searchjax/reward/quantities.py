@@ -112,8 +112,9 @@ _UNITS = {
     "%": "% percent per-cent percentage-points percentage-point",
     "USD": "usd dollar dollars us-dollars", "EUR": "eur euro euros", "GBP": "gbp pounds-sterling",
     "JPY": "jpy yen 日元", "CNY": "cny rmb yuan 元", "INR": "inr rupee rupees",
-    "CAD": "cad canadian-dollar canadian-dollars", "AUD": "aud australian-dollar australian-dollars",
-    "HKD": "hkd hong-kong-dollars", "SGD": "sgd singapore-dollars", "NZD": "nzd", "BRL": "brl reais",
+    "CAD": "cad canadian-dollar canadian-dollars", "NZD": "nzd", "BRL": "brl reais",
+    "AUD": "aud australian-dollar australian-dollars", "HKD": "hkd hong-kong-dollars",
+    "SGD": "sgd singapore-dollars",
     "peso": "peso pesos mxn", "RUB": "rub ruble rubles rouble roubles", "CHF": "chf franc francs",
     "KRW": "krw", "SEK": "sek kronor", "NOK": "nok", "DKK": "dkk", "krone": "krone kroner"}
 UNIT_OF = {surface.replace("-", " "): unit
@@ -294,7 +295,7 @@ def _numbers(text: str, taken: list[bool]) -> list[Number]:
   for number in sorted(found, key=lambda n: n.start):
     before = text[max(0, number.start - 24):number.start]
     bound = next((name for name, pattern in _BOUNDS if pattern.search(before)), "")
-    if re.match(r"\s*(?:\+(?!\s*\d)|or more\b|or so\b)", text[number.end:]):
+    if re.match(r"\s*(?:\+(?!\s*\d)|or more\b|or so\b)", text[number.end:], re.I):
       bound = "above"
     bounded.append(dataclasses.replace(number, bound=bound))
   return bounded

@@ -2,18 +2,17 @@
 
   r_base(chat) = 1  if every rubric of the chat holds, else 0          (SPEC 2, SPEC 1.3)
 
-Source   SPEC 1.3; languages by lingua.
+Source   SPEC 1.3.
 """
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 
-from searchjax.data.rubrics import KINDS, Rubric
+from searchjax.data.rubrics import JUDGED, KINDS, Rubric
+from searchjax.reward.instructions import INSTRUCTIONS, bullets, check_instruction, count_sentences
+from searchjax.reward.languages import is_language
 
 _CITATION = re.compile(r"\[\w+:\d+\]|\[\d+\]|【[^】]*】|</?cite\b")
-# Few languages make detection on a short answer sharper; others can be named by their code.
-_USUAL_LANGUAGES = ("en", "fr", "es", "de", "it")
 
 
 def check_rubrics(answer: str, rubrics: Sequence[Rubric]) -> tuple[bool, ...]:
@@ -25,8 +24,14 @@ def check_rubrics(answer: str, rubrics: Sequence[Rubric]) -> tuple[bool, ...]:
 
   Returns:
     One bool a rubric, in order. An empty answer passes none.
+
+  Raises:
+    ValueError: a rubric that only a judge can decide.
   """
   answer = answer.strip()
+  if judged(rubrics):
+    raise ValueError(
+      f"the rubric {judged(rubrics)[0]!r} is no program's to decide; set reward.judge")
   return tuple(bool(answer) and _CHECKS[r.kind](answer, **r.arguments) for r in rubrics)
 
 
@@ -35,17 +40,14 @@ def all_hold(answer: str, rubrics: Sequence[Rubric]) -> bool:
   return all(check_rubrics(answer, rubrics))
 
 
-def detect_language(text: str, candidates: Sequence[str] = _USUAL_LANGUAGES) -> str | None:
-  """The ISO 639-1 code that lingua finds most likely among candidates; None if it finds none."""
-  language = _detector(tuple(sorted(set(candidates)))).detect_language_of(text)
-  return None if language is None else language.iso_code_639_1.name.lower()
+def programmatic(rubrics: Sequence[Rubric]) -> list[Rubric]:
+  """The rubrics that a program decides."""
+  return [rubric for rubric in rubrics if rubric.kind != JUDGED]
 
 
-@functools.cache
-def _detector(codes: tuple[str, ...]):
-  import lingua  # here: its models are large, and most runs never ask for a language
-  wanted = [lingua.IsoCode639_1.from_str(code.upper()) for code in codes]
-  return lingua.LanguageDetectorBuilder.from_iso_codes_639_1(*wanted).build()
+def judged(rubrics: Sequence[Rubric]) -> list[str]:
+  """The criteria that only a reader can decide."""
+  return [rubric.arguments["text"] for rubric in rubrics if rubric.kind == JUDGED]
 
 
 def _words(answer: str, least: int = 0, most: int = 10**9) -> bool:
@@ -53,11 +55,7 @@ def _words(answer: str, least: int = 0, most: int = 10**9) -> bool:
 
 
 def _sentences(answer: str, least: int = 0, most: int = 10**9) -> bool:
-  return least <= len(re.findall(r"[^.!?]+(?:[.!?]+|\Z)", answer)) <= most
-
-
-def _language(answer: str, code: str) -> bool:
-  return detect_language(answer, (*_USUAL_LANGUAGES, code)) == code
+  return least <= count_sentences(answer) <= most
 
 
 def _contains(answer: str, text: str) -> bool:
@@ -87,12 +85,20 @@ _CHECKS: dict[str, Callable[..., bool]] = {
   "occurs": lambda answer, text, times: _occurrences(answer, text) == times,
   "words": _words,
   "sentences": _sentences,
-  "language": _language,
+  "language": lambda answer, code: is_language(answer, code),
   "no_citations": lambda answer: not _CITATION.search(answer),
   "in_brackets": lambda answer: answer[0] in "([" and answer.rstrip(".")[-1] in ")]",
   "lower_case": lambda answer: answer == answer.lower(),
   "numbered_list": _numbered_list,
   "one_line": lambda answer: "\n" not in answer,
   "capitals": lambda answer, least: len(re.findall(r"\b[A-Z]", answer)) >= least,
+  "paragraphs": lambda answer, least=0, most=10**9: least <= len(
+    [part for part in re.split(r"\n\s*\n", answer) if part.strip()]) <= most,
+  "bullets": lambda answer, least=0, most=10**9: least <= len(bullets(answer)) <= most,
+  "headings": lambda answer, least=1: len(re.findall(r"^#{1,6} \S", answer, re.M)) >= least,
+  "json": INSTRUCTIONS["detectable_format:json_format"],
+  "all_capitals": lambda answer: answer.isupper(),
+  "citations": lambda answer, least=1: len(_CITATION.findall(answer)) >= least,
+  "instruction": lambda answer, name, arguments: check_instruction(answer, name, arguments),
 }
 assert set(_CHECKS) == set(KINDS)

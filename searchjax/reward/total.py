@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from searchjax.dist.distributed import from_first
 from searchjax.reward import combine, penalties
 from searchjax.reward.answer import Verdict, judge_answer
+from searchjax.reward.judge import Judge
 from searchjax.reward.preference import PreferenceScorer
-from searchjax.reward.rubric import all_hold
+from searchjax.reward.rubric import all_hold, judged, programmatic
 
 
 def base_reward(question: Any, answer: str) -> bool:
@@ -30,6 +32,46 @@ def base_reward(question: Any, answer: str) -> bool:
     return all_hold(answer, rubrics)
   verdict = judge_answer(answer, [question.answer, *question.aliases], question.text)
   return verdict == Verdict.CORRECT
+
+
+def base_rewards(answers: Sequence[tuple[Any, str]], judge: Judge | None = None) -> np.ndarray:
+  """r_base of many (question, answer) pairs: by the matcher, or by a judge in its place.
+
+  A rubric that no program decides is the judge's in either case; it is asked only where the other
+  rubrics hold. One that fails decides, whatever could not be judged beside it.
+
+  Returns:
+    float32 [n]: 1, 0, or NaN where no verdict could be had (FAULTS J1).
+
+  Raises:
+    ValueError: a rubric needs a judge and there is none.
+  """
+  if judge is None:
+    return np.array([base_reward(question, answer) for question, answer in answers], np.float32)
+  # One process asks: two would be told different verdicts.
+  return np.array(from_first(lambda: _judge(answers, judge).tolist()), np.float32)
+
+
+def _judge(answers: Sequence[tuple[Any, str]], judge: Judge) -> np.ndarray:
+  rewards = np.zeros(len(answers), np.float32)
+  matched, asked = [], []
+  for i, (question, answer) in enumerate(answers):
+    if not answer.strip():
+      continue
+    if getattr(question, "rubrics", None) is None:
+      matched.append((i, (question.text, [question.answer, *question.aliases], answer)))
+    elif all_hold(answer, programmatic(question.rubrics)):
+      rewards[i] = 1.0
+      asked += [(i, (question.text, text, answer)) for text in judged(question.rubrics)]
+  verdicts = judge.judge_answers([item for _, item in matched])
+  for (i, _), verdict in zip(matched, verdicts, strict=True):
+    rewards[i] = np.nan if verdict is None else verdict == Verdict.CORRECT
+  for (i, _), met in zip(asked, judge.judge_rubrics([item for _, item in asked]), strict=True):
+    if met is None and rewards[i] != 0:
+      rewards[i] = np.nan
+    elif met is False:
+      rewards[i] = 0.0
+  return rewards
 
 
 def pair_references(references: Sequence[Sequence[Any]], group_size: int) -> list[list[Any]]:
@@ -47,6 +89,7 @@ def total_reward(
   scorer: PreferenceScorer,
   anchor_keys: jax.Array,
   config: Mapping,
+  judge: Judge | None = None,
 ) -> dict[str, np.ndarray]:
   """Rewards of a step's rollouts, by part.
 
@@ -56,6 +99,7 @@ def total_reward(
     anchor_keys: one key a question, from (seed, step, question).
     config: the `reward` section: aggregation, tool_penalty, length_penalty, alpha_win, alpha_lose,
       beta_lose, lambda_tool, lambda_len, per_call, per_token.
+    judge: an LLM in the matcher's place.
 
   Returns:
     [Q, G] arrays "reward", "base", "preference", "tool_penalty", "length_penalty", "penalty"
@@ -67,7 +111,9 @@ def total_reward(
     ValueError: an unknown aggregation or penalty mode.
   """
   array = lambda f, dtype: np.array([[f(e) for e in group] for group in groups], dtype)
-  base = array(lambda e: base_reward(e.question, e.final_answer), np.float32)
+  usable = [e for group in groups for e in group if judge is None or e.valid]
+  rewards = iter(base_rewards([(e.question, e.final_answer) for e in usable], judge))
+  base = array(lambda e: next(rewards) if judge is None or e.valid else np.nan, np.float32)
   calls = array(lambda e: e.tool_calls, np.int32)
   failures = array(lambda e: e.tool_failures, np.int32)
   length = array(lambda e: e.final_length, np.float32)

@@ -1,0 +1,1 @@
+"""Question synthesis: facts, chains of them, name-free questions, solvers."""
