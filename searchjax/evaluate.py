@@ -32,8 +32,9 @@ from searchjax.evals.budget import budget_summary
 from searchjax.evals.cost import cents_per_query, load_prices
 from searchjax.evals.statistics import bootstrap_mean
 from searchjax.model.params import init_params
+from searchjax.reward.judge import open_judge
 from searchjax.reward.preference import PreferenceScorer
-from searchjax.reward.total import base_reward, require_valid
+from searchjax.reward.total import base_reward, base_rewards, require_valid
 from searchjax.rollout.agent import load_chat, load_policy, make_engine_params, open_agent
 from searchjax.search.atlas import load_atlas
 from searchjax.search.connect import describe
@@ -76,7 +77,7 @@ def main(config, workdir: os.PathLike) -> None:
   )
   results = {
     "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),
-    "judge": "rule-based answer matcher",
+    "judge": config.get("reward", {}).get("judge", {}).get("model") or "rule-based answer matcher",
     "search_provider": describe(config.search), "n": len(questions),
     "date": datetime.date.today().isoformat(),
     "perfect_calls": float(np.mean([q.hops for q in questions])),
@@ -87,7 +88,7 @@ def main(config, workdir: os.PathLike) -> None:
   done = 0
   with open_agent(config, model, chat) as agent, RunLog(
     workdir, config, total_steps=passes, title="evaluate"
-  ) as log:
+  ) as log, open_judge(config.get("reward", {}).get("judge")) as judge:
     if differing:
       print(f"evaluating anew: another {', '.join(differing)} than in {workdir / 'results.json'}")
     discard_results(workdir)
@@ -98,16 +99,23 @@ def main(config, workdir: os.PathLike) -> None:
         purpose="evaluation", step=0, budget=budget,
       )
       episodes = [group[0] for group in groups]
-      require_valid([e.invalid_reason for e in episodes], config.invalid_share, what)
+      for e, base in zip(
+        episodes, base_rewards([(e.question, e.final_answer) for e in episodes], judge), strict=True
+      ):
+        bases[id(e)] = float(base)
+      require_valid(
+        [e.invalid_reason or ("no verdict" if np.isnan(bases[id(e)]) else "") for e in episodes],
+        config.invalid_share, what,
+      )
       return episodes
 
-    rollouts = {}
+    rollouts, bases = {}, {}
     for name, params in policies.items():
       results["policies"][name] = {}
       for mode, temperature in MODES.items():
         episodes = collect(f"{name}, {mode}", params, temperature)
         rollouts[name, mode] = episodes
-        results["policies"][name][mode] = summary(episodes, prices, config.seed)
+        results["policies"][name][mode] = summary(episodes, prices, config.seed, bases)
         row = results["policies"][name][mode]
         log.write(
           done,
@@ -124,7 +132,7 @@ def main(config, workdir: os.PathLike) -> None:
         preference = side_by_side(scorer, episodes, rollouts["sft", mode])
       known = [s for s in preference if s is not None]
       results["policies"][name][mode]["preference"] = float(np.mean(known)) if known else None
-      write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference))
+      write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference, bases))
     some = questions[: config.budget_questions]
     for name in swept:
       sweep = []
@@ -132,7 +140,7 @@ def main(config, workdir: os.PathLike) -> None:
         episodes = collect(
           f"{name}, budget {budget}", policies[name], config.budget_temperature, int(budget), some
         )
-        rows = [outcome(e, prices) | {"budget": int(budget)} for e in episodes]
+        rows = [outcome(e, prices, bases) | {"budget": int(budget)} for e in episodes]
         sweep += rows
         log.write(
           done,
@@ -221,21 +229,27 @@ def digest(path: pathlib.Path) -> str | None:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def outcome(e, prices) -> dict:
+def base_of(e, bases) -> float:
+  """r_base as it was judged, NaN without a verdict; by the matcher where nothing was."""
+  return bases[id(e)] if bases is not None else float(base_reward(e.question, e.final_answer))
+
+
+def outcome(e, prices, bases=None) -> dict:
   """What one rollout came to: correct (NaN if invalid), calls, tokens read and written, cents."""
   # Every turn is a request: what stands before it is read, and billed, again.
   turns = np.flatnonzero(np.diff(np.asarray(e.mask, int), prepend=0) > 0)
   read, written = float(turns.sum()), float(e.generated)
   return {
     "hops": e.question.hops, "calls": e.tool_calls, "read": read, "written": written,
-    "correct": float(base_reward(e.question, e.final_answer)) if e.valid else float("nan"),
+    "correct": base_of(e, bases) if e.valid else float("nan"),
     "cents": cents_per_query(read, written, e.searches, prices),
   }
 
 
-def summary(episodes, prices, seed: int) -> dict:
+def summary(episodes, prices, seed: int, bases=None) -> dict:
   """Accuracy and calls with 95 % bootstrap intervals, by hop, with tokens and cost."""
-  rows = [outcome(e, prices) for e in episodes if e.valid]
+  rows = [outcome(e, prices, bases) for e in episodes if e.valid]
+  rows = [row for row in rows if not np.isnan(row["correct"])]
   mean = lambda name, of: float(np.mean([r[name] for r in of]))
   accuracy, low, high = bootstrap_mean([r["correct"] for r in rows], seed=seed)
   calls, calls_low, calls_high = bootstrap_mean([r["calls"] for r in rows], seed=seed)
@@ -265,7 +279,7 @@ def side_by_side(scorer, episodes, others) -> list[float | None]:
   return [float(scores[i]) if i in scores else None for i in range(len(episodes))]
 
 
-def records(episodes, preference) -> list[dict]:
+def records(episodes, preference, bases=None) -> list[dict]:
   """One readable record a rollout; there is no penalty in an evaluation."""
   return [
     {
@@ -275,9 +289,10 @@ def records(episodes, preference) -> list[dict]:
       "invalid_reason": e.invalid_reason, "forced": e.forced, "tool_calls": e.tool_calls,
       "tool_failures": e.tool_failures, "length": e.final_length,
       "policy_version": e.policy_version,
-      "reward": {"base": float(base_reward(e.question, e.final_answer)), "preference": s},
+      "reward": {"base": None if np.isnan(b) else b, "preference": s},
     }
-    for e, s in zip(episodes, preference, strict=True)
+    for e, s, b in zip(
+      episodes, preference, [base_of(e, bases) for e in episodes], strict=True)
   ]
 
 

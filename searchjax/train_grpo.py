@@ -33,6 +33,7 @@ from searchjax.objective.mismatch import kl_estimates, largest_ratio
 from searchjax.objective.policy import grpo_objective_sum, with_value
 from searchjax.optim.optimizer import make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
+from searchjax.reward.judge import open_judge
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import require_valid, total_reward
 from searchjax.rollout.agent import (
@@ -151,6 +152,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
   with (
     log, open_agent(config, model, chat, record_routing=replays) as agent,
     checkpoint.Saver(directory, keep=config.keep_checkpoints) as saver,
+    open_judge(config.reward.get("judge")) as judge,
     Profile(config.profile, workdir) as profile,
   ):
     for step in range(int(state.step), config.steps):
@@ -175,7 +177,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
       step_key = jax.random.fold_in(anchor_key, step)
       hashes = np.array([question_hash(q.id) for q in questions], np.uint32)
       keys = jax.vmap(lambda h, key=step_key: jax.random.fold_in(key, h))(hashes)
-      parts = total_reward(groups, references, scorer, keys, config.reward)
+      parts = total_reward(groups, references, scorer, keys, config.reward, judge)
       advantage = np.asarray(
         group_advantage(parts["reward"], parts["valid"], **config.advantage)
       )
