@@ -28,7 +28,8 @@ def get_config(variant: str = "") -> ConfigDict:
   c.budget_temperature = 0.6
   c.invalid_share = 0.2
   c.scorer = ConfigDict(dict(rows=32, length=160))
-  c.data = ConfigDict(dict(questions=192, hops=(1, 2, 3)))
+  # questions_file: JSONL in place of the questions made here (docs/synthesis.md); "" is none.
+  c.data = ConfigDict(dict(questions=192, hops=(1, 2, 3), questions_file=""))
   c.search = ConfigDict(
     SEARCH | dict(max_results=1, timeout_s=10.0, retries=3, titles=False, tools_in_prompt=False)
   )

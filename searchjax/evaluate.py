@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 import searchjax
+from searchjax.data.question_file import file_questions
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
 from searchjax.dist.mesh import place
@@ -72,8 +73,9 @@ def main(config, workdir: os.PathLike) -> None:
   policies, model, scorer = {"served": None}, None, None
   if not served:
     policies, model, scorer = load_stages(config, workdir, chat)
-  questions = load_questions(
-    atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"
+  count = config.data.questions
+  questions = file_questions(config.data, "heldout", config.data_seed, count) or load_questions(
+    atlas, config.data, "heldout", config.data_seed, count, world="real"
   )
   results = {
     "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),
@@ -190,7 +192,10 @@ def evaluation_inputs(config, workdir: pathlib.Path, prices) -> dict:
     folder = find_stage(workdir, stage) / "policy"
     step = checkpoint.latest_step(folder)
     policies[stage] = None if step is None else {"step": step, "sha256": digest(folder / str(step))}
-  files = {"corpus": config.search.corpus, "tokenizer": config.tokenizer}
+  files = {
+    "corpus": config.search.corpus, "tokenizer": config.tokenizer,
+    "questions": config.data.get("questions_file", ""),
+  }
   return {
     "config": as_record(config), "prices": dataclasses.asdict(prices), **policies,
     **{name: digest(pathlib.Path(path)) for name, path in files.items() if path},

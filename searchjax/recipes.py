@@ -80,7 +80,9 @@ def grpo(size: str, preset: str, *, fsdp: int, expert: int) -> ConfigDict:
     )
   )
   c.scorer = ConfigDict(dict(rows=devices, length=4096))
-  c.data = ConfigDict(dict(questions=12800, chats=1280, hops=(1, 2, 3), rubric_share=0.1))
+  c.data = ConfigDict(
+    dict(questions=12800, chats=1280, hops=(1, 2, 3), rubric_share=0.1, questions_file="")
+  )
   _add_rollouts(c, lanes=devices)
   return c
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from searchjax.data.loader import rollout_batches
+from searchjax.data.question_file import file_questions
 from searchjax.data.rubrics import rubric_chats
 from searchjax.dist import checkpoint
 from searchjax.dist.checks import check_config
@@ -90,7 +91,10 @@ def grpo_loss(
 
 def question_stream(atlas, config):
   """Endless batches of questions: verifiable ones and rubric chats in fixed proportions."""
-  qa = load_questions(atlas, config.data, "rl", config.seed + 3, config.data.questions)
+  count = config.data.questions
+  qa = file_questions(config.data, "rl", config.seed + 3, count) or load_questions(
+    atlas, config.data, "rl", config.seed + 3, count
+  )
   chats = rubric_chats(config.seed + 3, config.data.chats, names=atlas.names_bank)
   sources = [
     grain.MapDataset.source(s).seed(config.seed + i).shuffle().repeat()

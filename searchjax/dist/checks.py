@@ -25,11 +25,13 @@ LEAST = {
   "distributed.processes": 1, "distributed.process": -1, "profile.first_step": 0,
   "profile.steps": 0, "search.connections": 1, "search.per_second": 0.0, "search.leak_ngram": 0,
   "search.snippet_chars": 0, "search.dollars_per_1000": -1.0,
+  "count": 1, "batch": 1, "seed_pages": 1, "format_share": 0.0, "llm.rounds": 0,
+  "llm.most_pages": 1, "llm.solvers": 1, "llm.temperature": 0.0,
 }
 LARGEST_SEED = 2**31 - 1
 MOST = {
   "seed": LARGEST_SEED, "data_seed": LARGEST_SEED, "data.rubric_share": 1.0, "invalid_share": 1.0,
-  "limits.invalid_share": 1.0, "engine.top_p": 1.0,
+  "limits.invalid_share": 1.0, "engine.top_p": 1.0, "format_share": 1.0,
 }
 ABOVE_ZERO = (
   "temperature", "optimizer.peak", "optimizer.adam_peak", "optimizer.clip_norm", "search.timeout_s",
@@ -50,9 +52,12 @@ CHOICES = {
   "search.provider": ("local", "searxng", "serper", "brave", "tavily", "exa", "perplexity",
                       "google"),
   "compute.remat": ("none", "layer", "parts"),
+  "direction": ("seed", "forward"),
+  "extractor": ("atlas", "llm"),
+  "split": ("", "sft", "rl", "heldout"),
 }
 # Sequences: the least and the most an element may be.
-ELEMENTS = {"data.hops": (1, 3), "budgets": (0, 1000), "lengths": (16, 1 << 24)}
+ELEMENTS = {"data.hops": (1, 3), "hops": (2, 4), "budgets": (0, 1000), "lengths": (16, 1 << 24)}
 
 
 def check_config(config: Any) -> None:

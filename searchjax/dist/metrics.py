@@ -354,6 +354,14 @@ METRICS: dict[str, Metric] = _table(
     "grpo",
     0.0,
   ),
+  # Synthesis of questions: a line a batch, its step the number of questions so far less one.
+  Metric(
+    "synthesis_kept", "questions kept / chains walked", "share", "steady", "synthesize", 0.0, 1.0
+  ),
+  Metric(
+    "questions_per_second", "questions kept / second since the start", "1/s", "steady",
+    "synthesize", 0.0,
+  ),
   # What the searches of policy and reference came to.
   Metric("search_calls", "searches of this step, sent or recorded", "call", "steady", "grpo", 0.0),
   Metric(

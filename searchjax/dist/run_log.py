@@ -45,6 +45,8 @@ HEADLINE = (
   "penalty",
   "kl_k3",
   "grad_norm",
+  "synthesis_kept",
+  "questions_per_second",
 )
 HEADLINE_COUNT = 5
 STAGE_LEVELS = 4
