@@ -2,7 +2,7 @@
 
 Shows      name-free questions whose answer is the seed, over every relation pattern there is.
 Hardware   one CPU core, about 10 minutes for 20,000 questions.
-Expect     20,000 questions over about a thousand patterns; docs/synthesis.md has what it printed.
+Expect     20,000 questions over 419 patterns; docs/synthesis.md has what it printed.
 Command    python -m searchjax.synthesize --config configs/synthesize.py --workdir runs/synthetic
 Variants   configs/synthesize.py:forward (50,000 that name the start), :smoke, and :llm, which needs
            --config.inference.url and --config.search.corpus or --config.llm.queries

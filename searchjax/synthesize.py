@@ -6,8 +6,8 @@
 python -m searchjax.synthesize --config configs/synthesize.py --workdir runs/synthetic/seed
 
 WORKDIR/questions.jsonl is read by config.data.questions_file of train_grpo and evaluate;
-WORKDIR/report.json counts what every filter dropped. A killed run goes on where it was and ends with
-the same questions.jsonl. docs/synthesis.md says what a record holds.
+WORKDIR/report.json counts what every filter dropped. A killed run goes on where it was and ends
+with the same questions.jsonl. docs/synthesis.md says what a record holds.
 """
 
 import collections
@@ -84,7 +84,8 @@ def main(config, workdir: os.PathLike) -> None:
 
 
 def make_questions(
-  config, base: FactBase, verify: Verify, journal: Journal, dropped: collections.Counter, log: RunLog
+  config, base: FactBase, verify: Verify, journal: Journal, dropped: collections.Counter,
+  log: RunLog,
 ) -> list[dict]:
   """The kept questions' records, at most `config.count`; drops are counted by reason."""
   source = candidates(
@@ -331,8 +332,8 @@ def show(report: dict, seconds: float, workdir: os.PathLike) -> None:
     f"{report['by_hops']}, in {seconds:.0f} s ({n / max(seconds, 1e-9):.0f} a second); "
     f"{sum(report['augmented'].values()):,} of them in another format too"
   )
-  print(f"of {report['facts']:,} facts; {report['seeds']:,} of {report['entities']:,} entities have "
-        f"a confirmed fact; not read: {report['facts_dropped'] or 'nothing'}")
+  print(f"of {report['facts']:,} facts; {report['seeds']:,} of {report['entities']:,} entities "
+        f"have a confirmed fact; not read: {report['facts_dropped'] or 'nothing'}")
   print(f"of {report['chains']:,} chains, dropped:")
   for reason, count in report["dropped"].items():
     print(f"  {count:>9,}  {reason}")

@@ -1,4 +1,4 @@
-"""Questions as records: made from chains, kept with their evidence and the solvers' verdicts.  HOST.
+"""Questions made from chains, and their records: evidence and verdicts.  HOST.
 
 Spec     1.3 (name-free question, format-diversity augmentation, verification).
 """
