@@ -140,7 +140,8 @@ def routing_summary(routing: Sequence[np.ndarray], experts: int) -> dict[str, in
     return None
   rows = np.sort(np.concatenate(routing), axis=-1)
   return {
-    "rows": len(rows), "bits": 8 * rows.dtype.itemsize, "experts": experts, "least": int(rows.min(initial=0)),
+    "rows": len(rows), "bits": 8 * rows.dtype.itemsize, "experts": experts,
+    "least": int(rows.min(initial=0)),
     "most": int(rows.max(initial=0)),
     "repeated": int((rows[..., 1:] == rows[..., :-1]).any((-2, -1)).sum()),
   }
