@@ -168,7 +168,7 @@ def four_pages(tmp_path):
   return path
 
 
-def test_the_mom_test(repository, tmp_path, four_pages, capsys):
+def test_the_mom_test(repository, tmp_path, four_pages):
   reader = Reader()
   with served(reader.app()) as url:
     records, report = run(
@@ -189,7 +189,6 @@ def test_the_mom_test(repository, tmp_path, four_pages, capsys):
   assert report["dropped"] == {"solver rollout 0: another answer": 1}
   assert sum(report["facts_dropped"].values()) == 3
   assert sum(synthesize.UNIQUE in asked for asked in reader.questions) == 2 * 3
-  assert "2 chains" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answers, told", [
