@@ -100,7 +100,7 @@ def check_counts(report):
 def test_questions_of_a_small_atlas(repository, tmp_path, direction):
   corpus = small_corpus()
   records, report = run(
-    repository, tmp_path / "run", f"search.corpus={corpus}", f"direction={direction}", "count=300",
+    repository, tmp_path / "run", f"search.corpus={corpus}", f"direction={direction}", "count=120",
   )
   plain = [r for r in records if not r["format"]]
   check_records(records, rows_of(corpus))
@@ -124,6 +124,7 @@ def test_questions_of_a_small_atlas(repository, tmp_path, direction):
   assert read and {q.split for q in read} <= {"rl", "shared"}
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_file(repository, tmp_path, monkeypatch):
   settings = (f"search.corpus={small_corpus()}", "count=90", "batch=32")
   run(repository, tmp_path / "whole", *settings)
