@@ -26,7 +26,7 @@ def test_every_metric_is_described():
   for name, metric in run_log.METRICS.items():
     assert metric.name == name
     assert metric.formula and metric.unit and metric.healthy and metric.stages
-    assert set(metric.stages.split()) <= {"sft", "rm", "grpo"}
+    assert set(metric.stages.split()) <= {"sft", "rm", "grpo", "synthesize"}
     assert metric.low <= metric.high
 
 
