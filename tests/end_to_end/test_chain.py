@@ -39,7 +39,8 @@ CURVES = {
     "grad_norm": (0.25, 1),
   },
 }
-TIMES = ("rollout_seconds", "score_seconds", "update_seconds")
+# How full the lanes are depends on when searches answer.
+TIMES = ("rollout_seconds", "score_seconds", "update_seconds", "lane_use")
 
 
 def command(workdir, stage):
