@@ -168,7 +168,7 @@ def lines(code):
   # Eight devices: the tests' own process has four.
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path),
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=1",
   }
   done = subprocess.run(
     [sys.executable, "-c", f"import test_parallel; test_parallel.{code}"], env=environment,
