@@ -24,7 +24,10 @@ STAGES = {
   "sft": ("train_sft", "sft_tiny", ["--config.steps=10", "--config.gate.every=10",
                                     "--config.checkpoint_every=10"]),
   "rm": ("train_rm", "rm_tiny", ["--config.steps=10", "--config.holdout_every=10"]),
-  "grpo": ("train_grpo", "grpo_tiny", ["--config.steps=10", "--config.checkpoint_every=2"]),
+  # With the sampler's experts: in a policy this new two of them may tie to rounding, and training
+  # choose the other (R6; seen once in ten steps, as a k3 of 7e-6).
+  "grpo": ("train_grpo", "grpo_tiny", ["--config.steps=10", "--config.checkpoint_every=2",
+                                       "--config.mismatch=routing_replay"]),
   "eval": ("evaluate", "evaluate_tiny", []),
 }
 # By metric, how far another machine may be, and at how many steps it is held. Between two optimisation
@@ -119,10 +122,7 @@ def test_golden_curves(chains, stage):
 
 
 def test_train_and_inference_agree_to_1e6_in_float32(chains):
-  """In a policy this new two experts may tie to rounding and be chosen otherwise in training (R6):
-  one token in thousands, so one step of ten may show it."""
-  k3 = sorted(abs(row["kl_k3"]) for row in metrics(chains[0], "grpo"))
-  assert k3[-2] <= 1e-6 and k3[-1] <= 1e-4, k3
+  assert all(abs(row["kl_k3"]) <= 1e-6 for row in metrics(chains[0], "grpo"))
 
 
 def test_T1_every_record_is_whole(chains):
