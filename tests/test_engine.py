@@ -37,8 +37,7 @@ LENGTH = 64
 
 @pytest.fixture(scope="module")
 def params():
-  tree = init_params(jax.random.key(0), CONFIG)
-  return tree | {"embed": tree["embed"] * 2}
+  return init_params(jax.random.key(0), CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +121,7 @@ def test_X1_recorded_logprobs_equal_the_training_forward_at_the_same_temperature
   want = training_logps(params, conversations, temperature)
   for i, c in enumerate(conversations):
     mask = np.array(c.mask)
-    got = np.array(c.logps)[mask]
-    # Of the log-prob: the engine rounds no worse than the forward does (each is as far from float64).
-    np.testing.assert_allclose(got, want[i, : len(mask)][mask], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.array(c.logps)[mask], want[i, : len(mask)][mask], atol=1e-5)
   other = training_logps(params, conversations, 1.3)
   assert np.abs(other[0, : len(conversations[0].mask)][np.array(conversations[0].mask)]
                 - np.array(conversations[0].logps)[np.array(conversations[0].mask)]).max() > 1e-2
