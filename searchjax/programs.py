@@ -86,7 +86,12 @@ def _preference(config, model, mesh):
   division = divide(mesh, config.mesh.layout, param_specs(model, value_head=True))
   batch = _pairs(mesh, config.rows, config.pair_length)
   loss = rm_loss(model, division.parallel)
-  return _training(config, model, division, loss, batch, 2 * config.rows * config.pair_length)
+  training, held = _training(
+    config, model, division, loss, batch, 2 * config.rows * config.pair_length
+  )
+  deltas = lambda params, batch: pair_deltas(params, model, batch, division.parallel)
+  held_out = _on_pairs("holdout", deltas, model, division, batch, calls=0.0)
+  return [*training, (held_out, {PARAMS})], held
 
 
 def _grpo(config, model, mesh):
@@ -97,13 +102,17 @@ def _grpo(config, model, mesh):
     "logp": _rows(mesh, B, T, dtype="float32"), "advantage": _rows(mesh, B, dtype="float32"),
     "valid": _rows(mesh, B, dtype=bool), "lengths": _rows(mesh, B),
   }
+  if config.mismatch == "bitwise":
+    batch["logp_engine"] = batch["logp"]
+  elif config.mismatch == "routing_replay":
+    batch["experts"] = _rows(mesh, B, T, model.num_layers, model.experts_per_token)
   loss = grpo_loss(
     model, division.parallel, temperature=config.temperature, strategy=config.mismatch,
     truncate_at=config.truncate_at or None,
   )
   rollouts = config.questions_per_step * config.group_size
   training, held = _training(
-    config, model, division, loss, batch, B * T, batches=math.ceil(rollouts / B)
+    config, model, division, loss, batch, B * T, accumulated=math.ceil(rollouts / B)
   )
   # The policy's rollouts and the frozen reference's, whose decode copy stays.
   engine, beside = _engine(
@@ -114,18 +123,12 @@ def _grpo(config, model, mesh):
   preference = _model(config.preference, config.compute)
   head = divide(mesh, config.mesh.layout, param_specs(preference, value_head=True))
   pairs = _pairs(mesh, config.scorer.rows, config.scorer.length)
-  score = make_row_function(
-    lambda params, batch: preference_probability(
-      *pair_deltas(params, preference, batch, head.parallel)
-    ),
-    head,
+  probability = lambda params, batch: preference_probability(
+    *pair_deltas(params, preference, batch, head.parallel)
   )
-  tokens = 2 * config.scorer.rows * config.scorer.length / mesh.devices.size
-  scoring = Program(
-    "preference", score, (_params(preference, head, value_head=True), pairs),
-    model_flops=2.0 * active_param_count(preference, embedding=False) * tokens,
-    calls_per_step=math.ceil(rollouts / config.scorer.rows),
-    kernel_costs=_splash_costs(preference, head, pairs["tokens"].shape),
+  scoring = _on_pairs(
+    "preference", probability, preference, head, pairs,
+    calls=math.ceil(rollouts / config.scorer.rows),
   )
   beside["preference model"] = _tree_bytes(scoring.arguments[0])
   return [*training, (scoring, {"preference model"}), *engine], held | beside
@@ -213,8 +216,23 @@ def _idle_flops(model, tokens, devices):
   return 6.0 * model.hidden_size * model.expert_size * model.num_layers * idle
 
 
-def _training(config, model, division, loss, batch, tokens, batches=1):
-  """The gradient of one micro-batch and the optimiser's step, and what they leave in memory."""
+def _on_pairs(name, function, model, division, pairs, *, calls):
+  """A forward pass of a preference model over pairs in both orders."""
+  tokens = math.prod(pairs["tokens"].shape) / division.mesh.devices.size
+  return Program(
+    name, make_row_function(function, division),
+    (_params(model, division, value_head=True), pairs),
+    model_flops=2.0 * active_param_count(model, embedding=False) * tokens, calls_per_step=calls,
+    kernel_costs=_splash_costs(model, division, pairs["tokens"].shape),
+  )
+
+
+def _training(config, model, division, loss, batch, tokens, accumulated=0):
+  """The gradient of one micro-batch and the optimiser's step, and what they leave in memory.
+
+  Args:
+    accumulated: how many micro-batches of a step are added to one gradient; 0: one, added to none.
+  """
   devices = division.mesh.devices.size
   optimizer = make_optimizer(model=model, total=config.steps, **config.optimizer)
   value_head = "value_head" in division.specs
@@ -231,12 +249,12 @@ def _training(config, model, division, loss, batch, tokens, batches=1):
   denominator = jax.ShapeDtypeStruct(
     (), jnp.float32, sharding=NamedSharding(division.mesh, PartitionSpec())
   )
-  arguments = (params, batch) if batches == 1 else (params, batch, params)
+  arguments = (params, batch, params) if accumulated else (params, batch)
   # The policy's copy for rollouts is gone before the update begins.
   gradient = Program(
     "gradient", make_gradient(loss, division), arguments,
     model_flops=6.0 * active_param_count(model, embedding=False) * tokens / devices,
-    padded_flops=_padded_flops(model, division, tokens), calls_per_step=batches,
+    padded_flops=_padded_flops(model, division, tokens), calls_per_step=accumulated or 1,
     kernel_costs=_splash_costs(model, division, batch["tokens"].shape),
     advice="lower the rows or their length, or set compute.remat=layer and moment_dtype=bfloat16",
   )

@@ -144,7 +144,7 @@ def new_division(section: Mapping, model: ModelConfig, *, value_head: bool = Fal
 
 
 def engine_division(
-  config: Mapping, model: ModelConfig, mesh: Mesh | None = None
+  config: Any, model: ModelConfig, mesh: Mesh | None = None
 ) -> Division | None:
   """How `engine.layout` divides the policy for rollouts; None is a whole copy on every device.
 
@@ -159,7 +159,7 @@ def engine_division(
   return divide(mesh, layout, param_specs(model))
 
 
-def make_engine_params(config: Mapping, model: ModelConfig, division: Division) -> Callable:
+def make_engine_params(config: Any, model: ModelConfig, division: Division) -> Callable:
   """Jits `params -> params`, from the training layout to what the engine reads.
 
   Args:
