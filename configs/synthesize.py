@@ -4,8 +4,10 @@ Shows      name-free questions whose answer is the seed, over every relation pat
 Hardware   one CPU core, about 10 minutes for 20,000 questions.
 Expect     20,000 questions over 419 patterns; docs/synthesis.md has what it printed.
 Command    python -m searchjax.synthesize --config configs/synthesize.py --workdir runs/synthetic
-Variants   configs/synthesize.py:forward (50,000 that name the start), :smoke, and :llm, which needs
-           --config.inference.url and --config.search.corpus or --config.llm.queries
+Variants   configs/synthesize.py:forward (50,000 that name the start), :tiny (forward ones for
+           configs/grpo_tiny.py: split rl, over the relations that its SFT policy has met), :smoke,
+           and :llm, which needs --config.inference.url and --config.search.corpus or
+           --config.llm.queries
 """
 
 from ml_collections import ConfigDict
@@ -21,6 +23,7 @@ def get_config(variant: str = "") -> ConfigDict:
   c.count = 20000
   c.hops = (2, 3, 4)
   c.split = ""  # "sft", "rl" or "heldout" alone; "": all, each question with its own
+  c.relations = ()  # that chains may have, "^" before one walked backward; (): all
   c.seed_pages = 2  # that confirm a fact of a seed
   c.format_share = 0.25  # of the questions, asked again with a format instruction
   c.batch = 256  # questions verified at once
@@ -40,10 +43,16 @@ def get_config(variant: str = "") -> ConfigDict:
   )
   if variant == "forward":
     c.direction, c.count = "forward", 50000
+  elif variant == "tiny":
+    c.direction, c.split, c.count, c.format_share = "forward", "rl", 600, 0.0
+    c.relations = (
+      "city", "country", "region", "capital", "currency", "continent", "calling_code", "language",
+    )
   elif variant == "smoke":
     c.count = 60
   elif variant == "llm":
     c.extractor, c.count, c.search.snippet_chars = "llm", 1000, 2000
   elif variant:
-    raise ValueError(f'variant must be "forward", "smoke", "llm" or absent, got "{variant}"')
+    known = '"forward", "tiny", "smoke", "llm"'
+    raise ValueError(f'variant must be {known} or absent, got "{variant}"')
   return c

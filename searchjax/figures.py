@@ -85,6 +85,7 @@ class MissingPartError(ValueError):
 
 
 NUMBER, TEXT = (int, float), (str,)
+DECODING = {"greedy": "greedy", "sampled": "T = 1"}  # by an evaluation's mode
 
 
 def check_fields(
@@ -363,37 +364,40 @@ def table2(workdir: pathlib.Path) -> list[dict[str, str]]:
     ValueError: it is malformed.
   """
   policies = read_results(workdir)["policies"]
-  hops = sorted(
-    {hop for modes in policies.values() for row in modes.values() for hop in row["by_hop"]}, key=int
-  )
-  rows = []
-  for policy in _known(policies):
-    for mode, name in (("greedy", "greedy"), ("sampled", "T = 1")):
-      row = policies[policy].get(mode)
-      if row is None:
-        continue
-      by_hop = {
-        f"{hop} hop" + ("s" if hop != "1" else ""): _number(
-          row["by_hop"].get(hop, {}).get("accuracy")
-        )
-        for hop in hops
-      }
-      rows.append(
-        {
-          "policy": POLICY_NAMES[policy],
-          "decoding": name,
-          "accuracy": _interval(row, "accuracy", 3),
-          **by_hop,
-          "calls": _interval(row, "calls", 2),
-          "preference": _number(row.get("preference")),
-          "cents a query": _cents(row.get("cents_per_query")),
-          "n": str(row.get("n", ""))
-          + (f" + {row['invalid']} invalid" if row.get("invalid") else ""),
-        }
-      )
+  hops = hops_of(policies)
+  rows = [
+    {"policy": POLICY_NAMES[policy], **result_row(policies[policy][mode], name, hops)}
+    for policy in _known(policies)
+    for mode, name in DECODING.items()
+    if policies[policy].get(mode) is not None
+  ]
   if not rows:
     raise MissingPartError(f"{workdir}/eval/results.json has no policies; run searchjax.evaluate")
   return rows
+
+
+def hops_of(policies: dict[str, Any]) -> list[str]:
+  """The numbers of hops that some policy was evaluated on, in order."""
+  return sorted(
+    {hop for modes in policies.values() for row in modes.values() for hop in row["by_hop"]}, key=int
+  )
+
+
+def result_row(row: dict[str, Any], decoding: str, hops: Sequence[str]) -> dict[str, str]:
+  """One policy's results in one decoding, as text by column."""
+  by_hop = {
+    f"{hop} hop" + ("s" if hop != "1" else ""): _number(row["by_hop"].get(hop, {}).get("accuracy"))
+    for hop in hops
+  }
+  return {
+    "decoding": decoding,
+    "accuracy": _interval(row, "accuracy", 3),
+    **by_hop,
+    "calls": _interval(row, "calls", 2),
+    "preference": _number(row.get("preference")),
+    "cents a query": _cents(row.get("cents_per_query")),
+    "n": str(row.get("n", "")) + (f" + {row['invalid']} invalid" if row.get("invalid") else ""),
+  }
 
 
 def table2_notes(workdir: pathlib.Path) -> list[str]:
@@ -447,7 +451,7 @@ def collect_ablation(workdir: pathlib.Path) -> dict[str, Any]:
   if arms:
     return {"arms": arms}
   if (folder / "results.json").is_file():
-    return _check_ablation(_read_json(folder / "results.json"), f"{folder}/results.json")
+    return _check_ablation(read_json(folder / "results.json"), f"{folder}/results.json")
   raise MissingPartError(f"{folder} has no runs; run bash launch/ablate.sh --workdir {workdir}")
 
 
@@ -534,7 +538,7 @@ def read_results(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / "eval/results.json"
   if not path.is_file():
     raise MissingPartError(f"{path} is missing; run searchjax.evaluate --workdir {workdir}/eval")
-  found = _read_json(path)
+  found = read_json(path)
   check_fields(found, str(path), {"policies": (dict,)}, ["perfect_calls"])
   point = dict.fromkeys(("budget", "accuracy", "low", "high", "cents_per_query"), NUMBER)
   means = [f"{key}{end}" for key in ("accuracy", "calls") for end in ("", "_low", "_high")]
@@ -758,7 +762,12 @@ def _plain_words(value: Any) -> str:
   return str(value)
 
 
-def _read_json(path: pathlib.Path) -> Any:
+def read_json(path: pathlib.Path) -> Any:
+  """What a JSON file holds.
+
+  Raises:
+    ValueError: it cannot be read, or is not JSON.
+  """
   try:
     return json.loads(_read_text(path))
   except json.JSONDecodeError as error:

@@ -91,6 +91,7 @@ def make_questions(
   source = candidates(
     base, direction=config.direction, hops=config.hops, seed=config.seed,
     seed_pages=config.seed_pages, split=config.split, fold=fold, dropped=dropped,
+    relations=config.relations,
   )
   records: list[dict] = []
   began = time.monotonic()

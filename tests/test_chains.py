@@ -158,3 +158,14 @@ def test_splits_do_not_mix():
 def test_an_unknown_direction():
   with pytest.raises(ValueError, match="expected seed or forward, got 'back'"):
     ChainSource(base_of(), "back", [])
+
+
+def test_chains_of_chosen_relations_alone():
+  base = base_of()
+  of = lambda *relations: {
+    c.labels for c in ChainSource(base, "forward", ["a1"], relations).in_turn((2,), seed=3)
+  }
+  assert of("city", "country") == {("city", "country")}  # not back over the capital
+  assert of("city", "^capital", "size") == {("city", "^capital"), ("city", "size")}
+  with pytest.raises(ValueError, match="no fact has mayor; known: capital, city, code"):
+    of("city", "^mayor")

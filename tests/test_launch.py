@@ -14,7 +14,7 @@ def _bash(repository, *arguments, **more):
   )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["environment", "quickstart", "tests", "ablate"])
+@pytest.mark.parametrize("name", ["environment", "quickstart", "tests", "ablate", "table1"])
 def test_the_scripts_are_valid_bash(repository, name):
   assert _bash(repository, "-n", f"launch/{name}.sh").returncode == 0
 
@@ -39,6 +39,13 @@ def test_the_scripts_are_valid_bash(repository, name):
     (["launch/ablate.sh", "--arms", "anchored of"], 'unconditional or off, got "of"'),
     (["launch/ablate.sh", "--arms=anchored off", "--seeds=a"], 'whole numbers, got "a"'),
     (["launch/ablate.sh", "--seeds", "a"], 'whole numbers, got "a"'),
+    (["launch/table1.sh", "--size", "0"], 'whole number from 1, got "0"'),
+    (["launch/table1.sh", "--seed=a"], 'whole number from 0, got "a"'),
+    (["launch/table1.sh", "--baseline="], "--baseline needs a value"),
+    (["launch/table1.sh", "--baseline", "LICENSE no/such"], "--baseline no/such: no such file"),
+    (["launch/table1.sh", "--synthetic", "no/such"], "--synthetic no/such: no such file"),
+    (["launch/table1.sh", "--config.steps"], 'unknown argument "--config.steps"'),
+    (["launch/table1.sh", "--workdir", "LICENSE"], "is a file"),
     (
       ["launch/ablate.sh", "--workdir", "no/such"],
       "run bash launch/quickstart.sh --workdir no/such",
@@ -51,7 +58,7 @@ def test_bad_arguments_give_one_line_and_exit_code_2(repository, arguments, word
   assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and words in done.stderr
 
 
-@pytest.mark.parametrize("name", ["quickstart", "tests", "ablate"])
+@pytest.mark.parametrize("name", ["quickstart", "tests", "ablate", "table1"])
 def test_help_shows_the_arguments(repository, name):
   done = _bash(repository, f"launch/{name}.sh", "--help")
   assert done.returncode == 0 and f"bash launch/{name}.sh" in done.stdout and "#" not in done.stdout

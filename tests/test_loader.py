@@ -165,7 +165,7 @@ def test_bad_mixtures_are_named():
     stream(weights={"chat": 1.0})
   with pytest.raises(ValueError, match="one above it"):
     stream(weights={"tool_use": 0.0, "preference": 0.0})
-  with pytest.raises(ValueError, match="none of 7 examples fits 2 tokens"):
+  with pytest.raises(ValueError, match="none of 7 examples fits a row of 2 tokens, the shortest has 3;"):
     stream(length=2)
   with pytest.raises(ValueError, match="rows must be a multiple"):
     stream(process_count=3)

@@ -123,8 +123,9 @@ def mixture(
     if weights[name] == 0:
       continue
     if not fitting:
-      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits {length} "
-                       "tokens")
+      shortest = min((len(ids) for ids, _ in examples[name]), default=0)
+      raise ValueError(f"source {name!r}: none of {len(examples[name])} examples fits a row of "
+                       f"{length} tokens, the shortest has {shortest}; raise batch.length")
     source = grain.MapDataset.source(fitting).seed(seed * 1009 + number)
     sources.append(source.shuffle().repeat())
     shares.append(float(weights[name]))

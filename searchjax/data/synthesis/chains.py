@@ -64,15 +64,24 @@ class ChainSource:
     base: the facts.
     direction: one of DIRECTIONS.
     starts: where walks begin: the seeds, or the entities whose names a question may say.
+    relations: labels as `Chain.labels` has them, the only ones walked; () walks all.
 
   Raises:
-    ValueError: an unknown direction.
+    ValueError: an unknown direction, or a relation that no fact has.
   """
 
-  def __init__(self, base: FactBase, direction: str, starts: Sequence[str]):
+  def __init__(
+    self, base: FactBase, direction: str, starts: Sequence[str], relations: Sequence[str] = ()
+  ):
     if direction not in DIRECTIONS:
       raise ValueError(f"direction: expected seed or forward, got {direction!r}")
-    self.base, self.direction = base, direction
+    known = {fact.relation for fact in base.facts}
+    unknown = sorted({label.lstrip("^") for label in relations} - known)
+    if unknown:
+      raise ValueError(
+        f"relations: no fact has {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+      )
+    self.base, self.direction, self.relations = base, direction, frozenset(relations)
     self._moves: dict[str, dict[tuple[str, str], list[Step]]] = {}
     self._before: dict[tuple[str, str], dict[str, list[str]]] = {}
     self._kinds: dict[str, set[tuple[str, str]]] = collections.defaultdict(set)
@@ -97,6 +106,8 @@ class ChainSource:
     here, there = (step.named, step.by) if seed else (step.by, step.named)
     kind = LITERAL if step.fact.object is None else self.base.things[there].kind
     relation = step.label if seed else ("^" if step.outward else "") + step.fact.relation
+    if self.relations and relation not in self.relations:
+      return
     self._moves.setdefault(here, {}).setdefault((relation, kind), []).append(step)
     self._before.setdefault((relation, kind), {}).setdefault(there, []).append(here)
     self._kinds[self.base.things[here].kind].add((relation, kind))

@@ -36,6 +36,7 @@ def candidates(
   split: str,
   fold: Callable[[str], str],
   dropped: collections.Counter,
+  relations: Sequence[str] = (),
 ) -> Iterator[Candidate]:
   """Questions in turn from all relation patterns, until no chain is left.
 
@@ -48,6 +49,7 @@ def candidates(
     split: the only one wanted; "" for any.
     fold: a text as words, in the way names are compared.
     dropped: counts "chains", and those refused by reason.
+    relations: the only ones that chains may have; () for any. See `ChainSource`.
   """
   things = base.things
   names = {thing.id: thing.name for thing in things.values()}
@@ -60,7 +62,7 @@ def candidates(
   checks = ChainFilter(base, fold)
   starts = base.seeds(seed_pages) if direction == "seed" else list(things)
   seen: set[str] = set()
-  for chain in ChainSource(base, direction, starts).in_turn(hops, seed):
+  for chain in ChainSource(base, direction, starts, relations).in_turn(hops, seed):
     dropped["chains"] += 1
     reason = checks.why_dropped(chain, split)
     if reason:
