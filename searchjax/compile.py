@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from searchjax.dist import roofline
+from searchjax.dist.checks import check_config
 from searchjax.dist.compiling import (
   Job,
   Outcome,
@@ -77,14 +78,14 @@ def main(argv: Sequence[str] | None = None, builder: str = BUILDER) -> int:
   """
   options, overrides = _read_arguments(argv)
   try:
-    config = load_config(options.config, overrides)
+    check_config(load_config(options.config, overrides))
     topology = parse_topology(options.topology)
     missing = missing_compiler()
     if missing:
       raise ValueError(missing)
     budgets = _read_budgets(options.check, options.config, topology.name) if options.check else []
     with tempfile.TemporaryDirectory(prefix="searchjax-compile-") as folder:
-      report = _compile_all(options, overrides, topology, builder, pathlib.Path(folder), config)
+      report = _compile_all(options, overrides, topology, builder, pathlib.Path(folder))
     verdicts = _check_budgets(budgets, report, options.only)
   except ValueError as error:
     if not is_ours(error, options.config):
@@ -136,7 +137,7 @@ def _read_arguments(argv: Sequence[str] | None):
 
 
 def _compile_all(
-  options, overrides, topology: Topology, builder: str, folder: pathlib.Path, config
+  options, overrides, topology: Topology, builder: str, folder: pathlib.Path
 ) -> dict:
   job = Job(
     str(pathlib.Path(options.config.partition(":")[0]).absolute())

@@ -167,7 +167,7 @@ def _engine(config, model, mesh, conversations, *, again=False, record_routing=F
   fed = {name: rows(b) for name in ("slots", "length", "start")} | {"tokens": rows(b, C)}
   blocks = mesh.shape["fsdp"] * mesh.shape["context"]
   copied = {name: rows(blocks * FORKS) for name in ("source", "target")} | {"count": rows(blocks)}
-  per_token = 2.0 * active_param_count(model, embedding=False) / devices
+  per_token = lambda logits: 2.0 * _multiplied(model, logits=logits) / devices
   # Each step reads all weights but the embedding, the keys and the values; states also come back.
   read = _tree_bytes(params) - (0 if model.tie_embeddings else _bytes(params["embed"]))
   # Of the pool, the rows that decode.
@@ -184,7 +184,7 @@ def _engine(config, model, mesh, conversations, *, again=False, record_routing=F
     ),
     (
       Program(
-        "prefill", steps.feed, (params, cache, fed), model_flops=per_token * b * C,
+        "prefill", steps.feed, (params, cache, fed), model_flops=per_token(False) * b * C,
         padded_flops=_idle_flops(model, b * C, devices), calls_per_step=0.0, advice=advice,
       ),
       {COPY, CACHES},
@@ -198,7 +198,8 @@ def _engine(config, model, mesh, conversations, *, again=False, record_routing=F
     (
       Program(
         "decode", steps.decode, (params, cache, divided_lanes(mesh, lanes, J)),
-        model_flops=per_token * lanes * J, padded_flops=J * _idle_flops(model, lanes, devices),
+        model_flops=per_token(True) * lanes * J,
+        padded_flops=J * _idle_flops(model, lanes, devices),
         least_hbm=J * (read + active * (_tree_bytes(cache) + _tree_bytes(cache.states))),
         calls_per_step=0.0, most_calls=waves * math.ceil(length / J), advice=advice,
       ),
@@ -222,7 +223,7 @@ def _on_pairs(name, function, model, division, pairs, *, calls):
   return Program(
     name, make_row_function(function, division),
     (_params(model, division, value_head=True), pairs),
-    model_flops=2.0 * active_param_count(model, embedding=False) * tokens, calls_per_step=calls,
+    model_flops=2.0 * _multiplied(model, logits=False) * tokens, calls_per_step=calls,
     kernel_costs=_splash_costs(model, division, pairs["tokens"].shape),
   )
 
@@ -253,7 +254,7 @@ def _training(config, model, division, loss, batch, tokens, accumulated=0):
   # The policy's copy for rollouts is gone before the update begins.
   gradient = Program(
     "gradient", make_gradient(loss, division), arguments,
-    model_flops=6.0 * active_param_count(model, embedding=False) * tokens / devices,
+    model_flops=6.0 * _multiplied(model, logits=not value_head) * tokens / devices,
     padded_flops=_padded_flops(model, division, tokens), calls_per_step=accumulated or 1,
     kernel_costs=_splash_costs(model, division, batch["tokens"].shape),
     advice="lower the rows or their length, or set compute.remat=layer and moment_dtype=bfloat16",
@@ -265,6 +266,12 @@ def _training(config, model, division, loss, batch, tokens, accumulated=0):
   return [
     (gradient, {PARAMS, COPY}), (update, {PARAMS, COPY, MOMENTS})
   ], {PARAMS: _tree_bytes(params), MOMENTS: _tree_bytes(state.moments)}
+
+
+def _multiplied(model, *, logits):
+  """Parameters that multiply each token; without logits (preference model, prefill) no head."""
+  head = 0 if logits else model.vocab_size * model.hidden_size
+  return active_param_count(model, embedding=False) - head
 
 
 def _padded_flops(model, division, tokens):

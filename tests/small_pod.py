@@ -23,7 +23,7 @@ HUGE = 1 << 19  # A matrix of HUGE² bytes fits no chip.
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.steps = 7
-  c.mesh = ml_collections.ConfigDict(dict(fsdp=2, expert=0, context=1))
+  c.mesh = ml_collections.ConfigDict(dict(fsdp=0, expert=2, context=1))
   c.variant = variant
   return c
 

@@ -132,6 +132,7 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_what_to_change():
     (("--config", CONFIG, "--topology", "v5e:2x2", "--json", "no/where"), "there is no folder"),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--config.steps=x"), '"steps" expects int'),
     (("--config", CONFIG, "--topology", "v5e:2x2", "--budget"), 'unknown argument "--budget"'),
+    (("--config", CONFIG, "--topology", "v5e:2x2", "--config.steps=0"), 'at least 1; got 0'),
   ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):

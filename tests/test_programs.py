@@ -89,6 +89,18 @@ def test_the_held_out_pairs_of_the_preference_model():
   assert [(d.shape, d.dtype) for d in deltas] == [((rows,), jnp.float32)] * 2
 
 
+def test_model_flops_count_the_head_where_there_are_logits():
+  """6 FLOPs a parameter and token with gradients, 2 without; tokens of a device, of four."""
+  found = listed(pod_in_small("grpo"))
+  policy = found["gradient"].model_flops / (6 * 8 * 64 / 4)
+  assert policy - found["preference"].model_flops / (2 * 2 * 4 * 32 / 4) == 704 * 96
+  assert found["decode"].model_flops == 2 * policy * 64 * 32 / 4
+  fed = pod_in_small("grpo").engine
+  assert found["prefill"].model_flops == (
+    2 * (policy - 704 * 96) * fed.feed_rows * fed.feed_tokens / 4
+  )
+
+
 def test_a_config_without_a_model_says_which_has_one():
   config = settings.load_config(str(ROOT / "configs/grpo_tiny.py"))
   with pytest.raises(ValueError, match="names no model .* configs/grpo_397b.py"):
