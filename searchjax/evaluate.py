@@ -36,7 +36,9 @@ from searchjax.model.params import init_params
 from searchjax.reward.judge import open_judge
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import base_reward, base_rewards, require_valid
-from searchjax.rollout.agent import load_chat, load_policy, make_engine_params, open_agent
+from searchjax.rollout.agent import (
+  load_chat, load_policy, make_engine_params, open_agent, prompt_has_room,
+)
 from searchjax.search.atlas import load_atlas
 from searchjax.search.connect import describe
 from searchjax.search.options import check_search
@@ -73,9 +75,14 @@ def main(config, workdir: os.PathLike) -> None:
   policies, model, scorer = {"served": None}, None, None
   if not served:
     policies, model, scorer = load_stages(config, workdir, chat)
-  count = config.data.questions
-  questions = file_questions(config.data, "heldout", config.data_seed, count) or load_questions(
-    atlas, config.data, "heldout", config.data_seed, count, world="real"
+  room = lambda text: prompt_has_room(config, chat, text, max(config.budgets)) and (
+    scorer is None or scorer.has_room(text, config.limits.answer_tokens)
+  )
+  questions, line = file_questions(config.data, "heldout", config.data_seed, room)
+  if line:
+    print(line, flush=True)
+  questions = questions or load_questions(
+    atlas, config.data, "heldout", config.data_seed, config.data.questions, world="real"
   )
   results = {
     "policies": {}, "budget": {}, "prices": dataclasses.asdict(prices),

@@ -38,7 +38,7 @@ from searchjax.reward.judge import open_judge
 from searchjax.reward.preference import PreferenceScorer
 from searchjax.reward.total import require_valid, total_reward
 from searchjax.rollout.agent import (
-  load_chat, load_policy, make_engine_params, open_agent, save_policy,
+  load_chat, load_policy, make_engine_params, open_agent, prompt_has_room, save_policy,
 )
 from searchjax.rollout.audit import routing_summary
 from searchjax.rollout.group import group_array, question_hash, search_metrics, take_counts
@@ -89,12 +89,13 @@ def grpo_loss(
   return loss
 
 
-def question_stream(atlas, config):
-  """Endless batches of questions: verifiable ones and rubric chats in fixed proportions."""
-  count = config.data.questions
-  qa = file_questions(config.data, "rl", config.seed + 3, count) or load_questions(
-    atlas, config.data, "rl", config.seed + 3, count
-  )
+def question_stream(atlas, config, qa):
+  """Endless batches of questions: verifiable ones and rubric chats in fixed proportions.
+
+  Args:
+    qa: the verifiable questions; [] makes them.
+  """
+  qa = qa or load_questions(atlas, config.data, "rl", config.seed + 3, config.data.questions)
   chats = rubric_chats(config.seed + 3, config.data.chats, names=atlas.names_bank)
   sources = [
     grain.MapDataset.source(s).seed(config.seed + i).shuffle().repeat()
@@ -134,7 +135,13 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
   state = place(state, division.mesh, state_specs(state, division))
   whole = make_engine_params(config, model, division)
   reference = whole(reference)
-  stream = question_stream(atlas, config)
+  room = lambda text: prompt_has_room(config, chat, text) and scorer.has_room(
+    text, config.limits.answer_tokens
+  )
+  from_file, line = file_questions(config.data, "rl", config.seed + 3, room)
+  if line and run.first:
+    print(line, flush=True)
+  stream = question_stream(atlas, config, from_file)
   directory = workdir / "checkpoints"
   if checkpoint.latest_step(directory) is not None:
     state, meta = checkpoint.restore(directory, state)

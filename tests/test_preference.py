@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from searchjax.data.pairs import Pair
+from searchjax.data.pairs import Pair, encode_pair
 from searchjax.dist.mesh import make_mesh
 from searchjax.model.config import model_config
 from searchjax.model.parallel import divide
@@ -63,3 +63,14 @@ def test_W1_scores_are_read_at_the_end_of_each_answer_in_both_orders(chat):
 def test_a_pair_that_does_not_fit_is_an_error(chat):
   with pytest.raises(ValueError, match="does not fit the preference model's 96"):
     pair_rows(chat, [Pair(X, "Foo " * 90, "Bar.", 1.0)], rows=2, length=96)
+
+
+def test_answers_that_do_not_fit_are_read_as_far_as_they_do(scorer):
+  assert scorer.has_room(X, 20) and not scorer.has_room(X, 50) and not scorer.has_room("Name it " * 60, 1)
+  long, short = "é Foo " * 90, "It is Bar."
+  for answers in ((long, short), (short, long), (long, long + "x")):
+    pair = scorer._fitting((X, *answers))
+    assert 80 < len(encode_pair(scorer._chat, pair)[0]) <= 96 or short in answers
+    assert (pair.first == short or long.startswith(pair.first.rstrip("\ufffd"))) and pair.first
+  assert 0 < scorer.score([(X, long, short)])[0] < 1
+  assert scorer._fitting((X, "Foo.", short)) == Pair(X, "Foo.", short, 0.5)

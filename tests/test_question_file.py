@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from ml_collections import ConfigDict
 
 from searchjax.data.question_file import file_questions, read_questions
 
+ANY = lambda text: True
 ROW = {"id": "a", "text": "Which town?", "answer": "Foo"}
 
 
@@ -43,14 +45,25 @@ def test_a_malformed_line_is_named(tmp_path, line, told):
 
 
 def test_a_config_without_a_file_reads_none(tmp_path):
-  assert file_questions({}, "rl", 0, 3) == file_questions({"questions_file": ""}, "rl", 0, 3) == []
+  assert file_questions({}, "rl", 0, ANY) == file_questions({"questions_file": ""}, "rl", 0, ANY) == ([], "")
   with pytest.raises(ValueError, match="no such file"):
-    file_questions({"questions_file": str(tmp_path / "q")}, "rl", 0, 3)
+    file_questions({"questions_file": str(tmp_path / "q")}, "rl", 0, ANY)
 
 
 def test_equal_seeds_shuffle_alike(tmp_path):
   path = write(tmp_path / "q.jsonl", *(ROW | {"id": str(i)} for i in range(23)))
-  section = {"questions_file": str(path)}
-  first = file_questions(section, "rl", 5, 17)
-  assert len(first) == 17 and first == file_questions(section, "rl", 5, 17)
-  assert first != file_questions(section, "rl", 6, 17)
+  section = ConfigDict({"questions_file": str(path), "questions": 17})
+  first, line = file_questions(section, "rl", 5, ANY)
+  assert len(first) == 17 and first == file_questions(section, "rl", 5, ANY)[0]
+  assert first != file_questions(section, "rl", 6, ANY)[0]
+  assert line == f"data.questions_file: 17 of 23 questions of {path}, 6 beyond data.questions = 17"
+
+
+def test_what_a_run_has_no_room_for_is_counted(tmp_path):
+  path = write(tmp_path / "q.jsonl", *(ROW | {"id": str(i), "text": "a" * (1 + i)} for i in range(11)))
+  section = ConfigDict({"questions_file": str(path), "questions": 5})
+  kept, line = file_questions(section, "rl", 0, lambda text: len(text) < 4)
+  assert sorted(q.text for q in kept) == ["a", "aa", "aaa"]
+  assert line == f"data.questions_file: 3 of 11 questions of {path}, 8 left out as too long"
+  with pytest.raises(ValueError, match="none of 11 questions leaves room for an answer; raise limits.tokens"):
+    file_questions(section, "rl", 0, lambda text: False)

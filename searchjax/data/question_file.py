@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 from searchjax.data.questions import Question
@@ -52,14 +53,40 @@ def read_questions(path: str | os.PathLike, split: str = "") -> list[Question]:
   return kept
 
 
-def file_questions(section: Any, split: str, seed: int, count: int) -> list[Question]:
-  """`count` questions of a config's `data.questions_file`, shuffled; [] where it names none."""
+def file_questions(
+  section: Any, split: str, seed: int, fits: Callable[[str], bool]
+) -> tuple[list[Question], str]:
+  """At most `data.questions` questions of a config's `data.questions_file`, shuffled.
+
+  Args:
+    section: the config's `data`.
+    split: see `read_questions`.
+    seed: of the shuffle.
+    fits: whether a run has room for a question; the others are left out.
+
+  Returns:
+    The questions, and a line that says how many there are and why not all; [] and "" where the
+    config names no file.
+
+  Raises:
+    ValueError: see `read_questions`; or there is room for none.
+  """
   path = section.get("questions_file", "")
   if not path:
-    return []
+    return [], ""
   questions = read_questions(path, split)
   random.Random(seed).shuffle(questions)
-  return questions[:count]
+  fitting = [q for q in questions if fits(q.text)]
+  if not fitting:
+    raise ValueError(f"data.questions_file {path}: none of {len(questions)} questions leaves room "
+                     "for an answer; raise limits.tokens and scorer.length")
+  used = fitting[:section.questions]
+  line = f"data.questions_file: {len(used)} of {len(questions)} questions of {path}"
+  if len(fitting) < len(questions):
+    line += f", {len(questions) - len(fitting)} left out as too long"
+  if len(used) < len(fitting):
+    line += f", {len(fitting) - len(used)} beyond data.questions = {section.questions}"
+  return used, line
 
 
 def _read_line(line: bytes, where: str) -> Question:

@@ -99,15 +99,33 @@ class PreferenceScorer:
       division,
     )
 
+  def has_room(self, prompt: str, answer_tokens: int) -> bool:
+    """Whether two answers of so many tokens each fit beside a prompt."""
+    ids, _, _ = encode_pair(self._chat, Pair(prompt, "", "", 0.5))
+    return len(ids) + 2 * answer_tokens <= self._length
+
+  def _fitting(self, texts: tuple[str, str, str]) -> Pair:
+    """A prompt and two answers as a pair that fits a row; each answer has half of the room."""
+    prompt, *answers = texts
+    pair = Pair(*texts, 0.5)
+    size = lambda pair: len(encode_pair(self._chat, pair)[0])
+    room = (self._length - size(Pair(prompt, "", "", 0.5))) // 2
+    while size(pair) > self._length and room >= 0:
+      cut = (self._chat.decode(self._chat.encode_text(text)[:room]) for text in answers)
+      pair = Pair(prompt, *cut, 0.5)
+      room -= 1  # a character that was cut in two may take more tokens than it did
+    return pair
+
   def score(self, pairs: Sequence[tuple[str, str, str]]) -> np.ndarray:
     """P̄ of each (prompt, answer, reference): the probability that answer is preferred; float32.
 
-    Equal texts are ½ by symmetry and are not computed.
+    Equal texts are ½ by symmetry and are not computed. Of answers that do not fit a row together
+    only the beginnings are read.
     """
     new = sorted({p for p in pairs if p not in self._known and p[1] != p[2]})
     for batch, start in zip(
       pair_rows(
-        self._chat, [Pair(*p, 0.5) for p in new], rows=self._rows, length=self._length
+        self._chat, [self._fitting(p) for p in new], rows=self._rows, length=self._length
       ),
       range(0, len(new), self._rows),
       strict=True,

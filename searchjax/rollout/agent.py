@@ -19,7 +19,7 @@ from searchjax.model.parallel import Division, divide, make_whole
 from searchjax.model.params import ParamSpec, param_specs
 from searchjax.rollout.engine import EngineGroup
 from searchjax.rollout.episode import Episode, Limits
-from searchjax.rollout.group import collect_groups, process_part
+from searchjax.rollout.group import collect_groups, process_part, prompt_messages
 from searchjax.rollout.remote import RemoteEngine
 from searchjax.search.connect import open_search
 from searchjax.search.tool import SEARCH_WEB, SearchTool
@@ -104,6 +104,20 @@ def open_agent(
       length=limits.tokens, stop_ids=chat.stop_ids, record_routing=record_routing, **settings,
     )
     yield Agent(model, chat, tool, engine, limits, tools)
+
+
+def prompt_has_room(
+  config: Any, chat: ChatFormat, text: str, budget: int | None = None
+) -> bool:
+  """Whether a question's prompt leaves room for an answer in `limits.tokens`.
+
+  Args:
+    config: with sections `search` and `limits`.
+    budget: a cap on calls that the prompt states; None states none.
+  """
+  tools = [SEARCH_WEB] if config.search.tools_in_prompt else None
+  prompt = chat.encode_prompt(prompt_messages(text, budget), tools=tools)
+  return Limits(**config.limits).leave_room(len(prompt))
 
 
 def load_chat(tokenizer: str, style: str = "", **settings) -> ChatFormat:
