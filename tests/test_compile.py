@@ -81,6 +81,7 @@ def test_the_report_of_a_program(compiled):
 
 @needs_compiler
 def test_decoding_moves_no_weight_and_keeps_the_cache_in_place(compiled):
+  """Its 1.9 MB of temporaries are 111 tables of asynchronous copies, 512 bytes each, 16 KiB apart."""
   decode = compiled[1]["decode"]
   # Donated: both halves of the cache, the states and the lanes.
   assert decode["donated_bytes"] > 0.9 * 4 * 2 * 2 * 256 * 128 * 2

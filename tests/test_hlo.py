@@ -217,6 +217,59 @@ def test_an_all_reduce_of_which_a_slice_is_kept_is_a_reduce_scatter():
   assert dict(found.sent) == {("reduce-scatter", "expert"): 2000}
 
 
+GATHER = ("all-gather(%p0), channel_id=6, replica_groups={{0,2},{1,3}}, dimensions={0}, "
+          'use_global_device_ids=true, frontend_attributes={chain_id="0"}')
+TARGET = 'custom_call_target="AsyncCollective'
+SPLIT = f"""
+%begin (p0: bf16[64,128]) -> (bf16[64,128], bf16[128,128], u32[]) {{
+  %p0 = bf16[64,128]{{1,0}} parameter(0)
+  %g = bf16[128,128]{{1,0}} {GATHER}
+  ROOT %s = (bf16[64,128]{{1,0}}, bf16[128,128]{{1,0}}, u32[]) custom-call(%g), {TARGET}Start"
+}}
+
+%meanwhile (p0: bf16[64,128], p1: bf16[128,128], p2: u32[], p3: bf16[32,128]) -> (bf16[32,128]) {{
+  %p3 = bf16[32,128]{{1,0}} parameter(3)
+  %n = bf16[32,128]{{1,0}} negate(%p3)
+  %p0 = bf16[64,128]{{1,0}} parameter(0)
+  %p1 = bf16[128,128]{{1,0}} parameter(1)
+  %g = bf16[128,128]{{1,0}} {GATHER}
+  %p2 = u32[] parameter(2)
+  ROOT %t = (bf16[32,128]{{1,0}}, bf16[64,128]{{1,0}}, bf16[128,128]{{1,0}}, u32[]) tuple(%n, %p0, %g, %p2)
+}}
+
+%finish (p0: bf16[64,128], p1: bf16[128,128], p2: u32[]) -> bf16[128,128] {{
+  %p0 = bf16[64,128]{{1,0}} parameter(0)
+  %p1 = bf16[128,128]{{1,0}} parameter(1)
+  %g = bf16[128,128]{{1,0}} {GATHER}
+  %p2 = u32[] parameter(2)
+  ROOT %d = bf16[128,128]{{1,0}} custom-call(%p0, %p1, %g, %p2), {TARGET}Done"
+}}
+"""
+
+
+def test_a_collective_split_over_fusions_counts_once():
+  """XLA's form on v5e: every part has the collective in it, here three times 64 · 128 · 2 bytes."""
+  found = costs(entry(
+    "%x = bf16[64,128]{1,0} parameter(0)",
+    "%y = bf16[32,128]{1,0} parameter(1)",
+    "%a = (bf16[64,128]{1,0}, bf16[128,128]{1,0}, u32[]) fusion(%x), kind=kCustom, calls=%begin",
+    "%a0 = bf16[64,128]{1,0} get-tuple-element(%a), index=0",
+    "%a1 = bf16[128,128]{1,0} get-tuple-element(%a), index=1",
+    "%a2 = u32[] get-tuple-element(%a), index=2",
+    "%b = (bf16[32,128]{1,0}, bf16[64,128]{1,0}, bf16[128,128]{1,0}, u32[]) "
+    "fusion(%a0, %a1, %a2, %y), kind=kOutput, calls=%meanwhile",
+    "%b1 = bf16[64,128]{1,0} get-tuple-element(%b), index=1",
+    "%b2 = bf16[128,128]{1,0} get-tuple-element(%b), index=2",
+    "%b3 = u32[] get-tuple-element(%b), index=3",
+    "ROOT %c = bf16[128,128]{1,0} fusion(%b1, %b2, %b3), kind=kCustom, calls=%finish",
+    before=SPLIT,
+  ))
+  assert found.sent == {("all-gather", "fsdp"): 64 * 128 * 2}
+  assert found.counts == {("all-gather", "fsdp"): 1}
+  # The start reads its operand and writes it and the result; the rest only what it computes.
+  assert found.hbm == 2 * 128 * (64 + 64 + 128 + 32 + 32) + 4
+
+
 def test_a_collective_that_another_core_does_counts_once():
   """tpu7x: async-start calls a custom call that calls the collective."""
   before = f"""

@@ -22,7 +22,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -44,6 +44,8 @@ FREE_TARGETS = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast")
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute",
                "ragged-all-to-all", "collective-broadcast")  # fmt: skip
 KERNEL_TARGET = "tpu_custom_call"
+ASYNC_START = 'custom_call_target="AsyncCollectiveStart"'
+ASYNC_DONE = 'custom_call_target="AsyncCollectiveDone"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,6 +277,10 @@ class _Reader:
   def __init__(self, module: Module, mesh: dict[str, int], kernel_costs):
     self.module, self.mesh, self.kernel_costs = module, mesh, kernel_costs
     self.known: dict[tuple[str, bool], Costs] = {}
+    self.started = {
+      chain for computation in module.computations.values() if _starts(computation)
+      for it in computation.instructions.values() if (chain := _chain(it))
+    }
 
   def entry(self) -> Costs:
     return self.computation(self.module.entry, False)
@@ -321,7 +327,7 @@ class _Reader:
         total.flops["dot"] += dot_flops(inside, it)
       elif op == "convolution":
         total.flops["convolution"] += convolution_flops(inside, it)
-      elif op.removesuffix("-start") in COLLECTIVES:
+      elif op.removesuffix("-start") in COLLECTIVES and not self.carries_on(inside, it):
         kind = op.removesuffix("-start")
         sent, axes = sent_bytes(inside, it, self.mesh)
         total.sent[kind, axes] += sent
@@ -350,7 +356,29 @@ class _Reader:
         moved = cost[1] or moved
     total.hbm += moved
 
+  def carries_on(self, inside: Computation, it: Instruction) -> bool:
+    """Whether it repeats a collective that another computation has started.
+
+    XLA for v5e splits one over fusions that compute meanwhile: AsyncCollectiveStart, any number of
+    them, AsyncCollectiveDone, each with the collective in it.
+    """
+    return _chain(it) in self.started and not _starts(inside)
+
   # -- HBM ---
+
+  def carried(self, fused: Computation) -> set[str]:
+    """Of a fusion, what only passes through on behalf of a collective that it carries on."""
+    found = {it.name for it in fused.instructions.values() if self.carries_on(fused, it)}
+    if not found:
+      return found
+    found |= {
+      it.name for it in fused.instructions.values() if ASYNC_DONE in it.attributes
+    }
+    for name in fused.parameters.values():
+      users = _users(fused).get(name, ())
+      if all(u.name in found or (u.name == fused.root and u.op == "tuple") for u in users):
+        found.add(name)
+    return found
 
   def traffic(self, inside: Computation, it: Instruction) -> float:
     """Bytes that an operation outside fusions reads from and writes to HBM."""
@@ -359,10 +387,12 @@ class _Reader:
     operands = [inside.instructions[name] for name in it.operands]
     if it.op == "fusion":
       fused = self.module.computations[_called(it)["calls"]]
+      carried = self.carried(fused)
       read = sum(
         self.read_bytes(fused, position, operand) for position, operand in enumerate(operands)
+        if fused.parameters[position] not in carried
       )
-      return read + self.written_bytes(fused, it.arrays)
+      return read + self.written_bytes(fused, it.arrays, carried)
     if it.op in ("copy-start", "all-gather-start", "all-reduce-start", "collective-permute-start"):
       # The result is (destination, source, …) or (source, destination, …): each once.
       read = sum(_hbm(operand) for operand in operands)
@@ -408,7 +438,9 @@ class _Reader:
         return full
     return total
 
-  def written_bytes(self, fused: Computation, arrays: Sequence[Array]) -> float:
+  def written_bytes(
+    self, fused: Computation, arrays: Sequence[Array], carried: Collection[str]
+  ) -> float:
     """What a fusion writes: its results, or only the slice it updates in place."""
     root = fused.instructions[fused.root]
     roots = (
@@ -418,7 +450,7 @@ class _Reader:
       return sum(a.hbm_bytes for a in arrays)
     return sum(
       min(array.hbm_bytes, self._written(fused, each, array.padded_bytes))
-      for each, array in zip(roots, arrays, strict=True)
+      for each, array in zip(roots, arrays, strict=True) if each.name not in carried
     )
 
   def _written(self, fused: Computation, it: Instruction, full: float) -> float:
@@ -432,6 +464,17 @@ class _Reader:
       inner = self.module.computations[_called(it)["calls"]]
       return self._written(inner, inner.instructions[inner.root], full)
     return full
+
+
+def _starts(computation: Computation) -> bool:
+  return any(ASYNC_START in it.attributes for it in computation.instructions.values())
+
+
+def _chain(it: Instruction) -> tuple[str, str] | None:
+  """What a collective that is split over fusions has in common with its other parts."""
+  channel = re.search(r"\bchannel_id=(\d+)", it.attributes)
+  chain = re.search(r'\bchain_id="([^"]*)"', it.attributes)
+  return (channel[1], chain[1]) if channel and chain else None
 
 
 def _hbm(it: Instruction) -> float:
