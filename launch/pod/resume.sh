@@ -21,7 +21,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/command_line.sh"
 
-arguments=("$@")
+again=()
+for word in "$@"; do [ "$word" = --dry-run ] || again+=("$word"); done
 parse_arguments "name zone type project runtime-version create-flag secrets attempts --" "spot" "$@"
 require name zone type
 tpu_type
@@ -71,7 +72,7 @@ if [ -n "$dry_run" ]; then
   create && push && run
   say "when the slice is SUSPENDED or FAILED, up to ${attempts:-10} times:"
   delete
-  say "and again: $(quoted bash "$here/resume.sh" "${arguments[@]}")"
+  say "and again: $(quoted bash "$here/resume.sh" "${again[@]}")"
   exit 0
 fi
 for ((number = 1; number <= ${attempts:-10}; number++)); do
