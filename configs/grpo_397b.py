@@ -10,7 +10,7 @@ Command    python -m searchjax.compile --config configs/grpo_397b.py --topology 
 Needs      runs/397b/sft (configs/sft_397b.py) and runs/397b/rm (configs/rm_35b.py).
 Variants   configs/grpo_397b.py:8k (8,192 tokens, bfloat16 moments), :v6e (256 v6e chips, 4,096
            tokens, bfloat16 moments, topology v6e:16x16), :tpu7x (256 chips of two devices, 16,384
-           tokens a device, topology tpu7x:4x8x8); they hold at most 30.3 of 102.8, 29.1 of 33.5
+           tokens a device, topology tpu7x:4x8x8); they hold at most 30.4 of 102.8, 29.1 of 33.5
            and 40.2 of 101.7 GB a device, a micro-batch takes at least 2.7, 2.2 and 3.8 seconds
 """
 
