@@ -9,7 +9,10 @@ became of the rest. Section: SPEC 1.3 (pass@4 calibration).
 """
 
 import collections
+import hashlib
+import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from searchjax.data.rows import Account, FieldError, Row, find, read_each
 from searchjax.data.rubric_writer import write_rubrics
 from searchjax.data.rubrics import RubricChat
 from searchjax.data.synthesis.endpoint import Endpoint, EndpointFailure
+from searchjax.data.synthesis.journal import Journal
 from searchjax.dist.checks import check_config
 from searchjax.dist.run_log import write_json, write_jsonl
 from searchjax.dist.settings import run_main
@@ -31,19 +35,34 @@ def main(config, workdir: os.PathLike) -> None:
   check_config(config)
   account = Account()
   conversations = list(read_each(config.conversations, account, read_conversation))
+  if not conversations:
+    first = f": {account.problems[0]}" if account.problems else ""
+    raise ValueError(
+      f"conversations={config.conversations}: none to write rubrics for, {account.summary()}{first}"
+    )
   failures: collections.Counter[str] = collections.Counter()
-  with Endpoint(**config.writer) as writer:
+  judging = dict(config.judge)
+  judging["cache"] = judging["cache"] or f"{workdir}/judge"
+  with (
+    Endpoint(**config.writer) as writer,
+    Endpoint(**config.policy, temperature=config.temperature) as policy,
+    open_judge(judging) as judge, Journal(workdir / "replies.jsonl") as journal,
+  ):
+    workdir.mkdir(parents=True, exist_ok=True)
     chats = write_rubrics(
-      conversations, writer.ask_all, failures,
+      conversations, lambda prompts: ask_once(writer, prompts, journal), failures,
       lambda answer, rubric: check_rubrics(answer, [rubric])[0],
     )
-  messages = dict(conversations)
-  with Endpoint(**config.policy, temperature=config.temperature) as policy:
+    if not chats:
+      raise ValueError(
+        f"no rubrics came of {len(conversations)} conversations: "
+        + ", ".join(f"{n} {why}" for why, n in failures.most_common(3))
+      )
+    messages = dict(conversations)
     asked = [chat for chat in chats for _ in range(config.samples)]
-    replies = policy.ask_all([written_out(messages[chat.id]) for chat in asked])
-  answers = list(zip(asked, replies, strict=True))
-  given = [pair for pair in answers if not isinstance(pair[1], EndpointFailure)]
-  with open_judge(config.judge) as judge:
+    replies = ask_once(policy, [written_out(messages[chat.id]) for chat in asked], journal)
+    answers = list(zip(asked, replies, strict=True))
+    given = [pair for pair in answers if not isinstance(pair[1], EndpointFailure)]
     scores = iter(base_rewards(given, judge))
   rewards = np.array(
     [np.nan if isinstance(reply, EndpointFailure) else next(scores) for _, reply in answers],
@@ -53,13 +72,35 @@ def main(config, workdir: os.PathLike) -> None:
     "conversations": account.rows, "malformed": list(map(str, account.problems)),
     "refused": dict(failures.most_common()), "judge": dict(judge.counts) if judge else {},
   }
-  workdir.mkdir(parents=True, exist_ok=True)
   write_jsonl(workdir / "chats.jsonl", map(record, (chats[i] for i in kept)))
   write_json(workdir / "report.json", report)
   print(
     f"{report['kept']} of {report['chats']} rubric chats kept; none passed {report['none_pass']}, "
     f"all passed {report['all_pass']}, unscored {report['unscored']}: {workdir / 'report.json'}"
   )
+
+
+def ask_once(
+  endpoint: Endpoint, prompts: Sequence[str], journal: Journal
+) -> list[str | EndpointFailure]:
+  """The replies in order; one that the journal has is not asked for again, a failure is."""
+  times: collections.Counter[str] = collections.Counter()
+  keys = []
+  for prompt in prompts:
+    times[prompt] += 1  # a prompt that is asked for four samples has four replies
+    about = (endpoint.url, endpoint.model, endpoint.temperature, times[prompt], prompt)
+    keys.append(hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest())
+  failed: dict[str, EndpointFailure] = {}
+  fresh = [pair for pair in zip(keys, prompts, strict=True) if pair[0] not in journal.kept]
+  size = 4 * endpoint.connections
+  for some in (fresh[start : start + size] for start in range(0, len(fresh), size)):
+    for (key, _), reply in zip(some, endpoint.ask_all([p for _, p in some]), strict=True):
+      if isinstance(reply, EndpointFailure):
+        failed[key] = reply
+      else:
+        journal.add(key, reply)
+    journal.flush()
+  return [failed[key] if key in failed else journal.kept[key] for key in keys]
 
 
 def read_conversation(row: Row) -> tuple[str, list[dict[str, str]]]:

@@ -45,6 +45,11 @@ def test_conversations_become_calibrated_chats(tmp_path, repository):
     config = settings.load_config(
       str(repository / "configs/calibrate.py"), [*ends, f"--config.conversations={tmp_path}/in.jsonl"])
     calibrate.main(config, tmp_path / "out")
+    first, asked[:] = (tmp_path / "out/report.json").read_text(), []
+    (tmp_path / "out/report.json").unlink()
+    calibrate.main(config, tmp_path / "out")
+    # Again: every reply is known, and every verdict that could be read.
+    assert asked == [] and (tmp_path / "out/report.json").read_text() == first
   report = json.loads((tmp_path / "out/report.json").read_text())
   (chat,) = map(json.loads, (tmp_path / "out/chats.jsonl").read_text().splitlines())
   assert chat == {"id": "even", "text": "even one", "reference": "A B hello",
@@ -57,8 +62,21 @@ def test_conversations_become_calibrated_chats(tmp_path, repository):
 
 
 def test_without_an_endpoint_it_says_so(tmp_path, repository):
-  (tmp_path / "in.jsonl").write_text("")
+  (tmp_path / "in.jsonl").write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}')
   config = settings.load_config(
     str(repository / "configs/calibrate.py"), [f"--config.conversations={tmp_path}/in.jsonl"])
   with pytest.raises(ValueError, match="url must be http"):
     calibrate.main(config, tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text, told", [
+  ("", "none to write rubrics for, 0 rows, 0 kept, 0 malformed$"),
+  ('{"id": "a", "messages": []}', r"1 malformed: .*in.jsonl:1: messages: expected \[")])
+def test_without_a_conversation_it_says_so(tmp_path, repository, text, told):
+  (tmp_path / "in.jsonl").write_text(text)
+  config = settings.load_config(
+    str(repository / "configs/calibrate.py"), [f"--config.conversations={tmp_path}/in.jsonl"])
+  with pytest.raises(ValueError, match=told):
+    calibrate.main(config, tmp_path / "out")
+  assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ import re
 from rapidfuzz.distance import OSA
 
 from searchjax.reward import answer_words as words
-from searchjax.reward.answer_text import ARTICLES, Token, plain, sentences, tokenize
+from searchjax.reward.answer_text import ARTICLES, Token, folded, plain, sentences, tokenize
 
 _CJK_BESIDE = frozenset(
     "的是在为為于於、有由叫即了到名市省国國は县縣教授先生女士等就乃也吧呢：:「」『』《》“”")
@@ -36,6 +36,8 @@ def says(
     return False
   for name in _variants(alias, asked, question, listed)[:1 if whole else None]:
     spans = _find(tokens, name, person)
+    if len(name) == 1 and len(name[0]) == 1:
+      spans = [span for span in spans if not _goes_on(text, tokens, span[1])]
     if spans:
       # The last mention decides: what follows "not Paris but" or "A or B, so" is what is meant.
       start, end = spans[-1]
@@ -100,6 +102,12 @@ def _find(tokens: tuple[Token, ...], name: tuple[str, ...], person: bool) -> lis
   return spans
 
 
+def _goes_on(text: str, tokens: tuple[Token, ...], end: int) -> bool:
+  """True where a letter is part of a longer sign: "C++", "C#", "C. Ronaldo", "A-flat"."""
+  after = folded(text)[tokens[end - 1].start + 1:]
+  return after[:1] in tuple("+#^*'-/_") or bool(re.match(r"\.\s*\w", after))
+
+
 def _typo(word: str, expected: str) -> bool:
   return (min(len(word), len(expected)) > 4 and word[0] == expected[0]
           and word.isalpha() and expected.isalpha() and OSA.distance(word, expected) == 1)
@@ -129,7 +137,7 @@ def _stands_alone(
       return False
     elif words.VICINITY_PHRASE.search(f"{before} {left}") and before not in asked:
       return False
-    elif left in words.DISTINGUISHING:
+    elif left in words.DISTINGUISHING or left in words.MODALS - asked:
       return False
     elif left in words.PARTICLES:
       if before not in words.COPULAS - {"is", "are", "was", "were"}:
@@ -213,6 +221,8 @@ def _negated(
       break
   phrase = " ".join(reversed(before))
   if set(before) & (words.DEFEATS - asked) or words.HEARSAY.search(phrase):
+    return True
+  if words.FORMER.search(phrase) and not words.PAST_QUESTION.search(question):
     return True
   passed_over = r"rather than|instead of|other than|mistaken for|confused with"
   if set(before) & words.NEGATIONS or re.search(passed_over, phrase):

@@ -14,9 +14,9 @@ _FOLDED = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "ı": "i", "ß": "ss", "æ": "ae", "œ": "oe", "þ": "th"})
 _QUOTES = str.maketrans("’‘“”″", "''\"\"\"")
 _DASHES = re.compile(r"[\u2010-\u2013\u2212\ufe58\ufe63\uff0d]")
-# "km²" and "10²⁴" are no footnotes.
+# "km²", "x²" and "10²⁴" are no footnotes.
 _POWERS = re.compile(
-    r"(\b(?:km|cm|mm|dm|m|mi|ft|yd|in)|[×x*·]\s?10)([\u00b9\u00b2\u00b3\u2070-\u2079\u207b]+)",
+    r"(\b(?:km|cm|mm|dm|mi|ft|yd|in|[a-z])|[×x*·]\s?10)([\u00b9\u00b2\u00b3\u2070-\u2079\u207b]+)",
     re.I)
 _THIN_BLANKS = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _SOURCES = re.compile(
@@ -82,10 +82,15 @@ _SPELLED = {"st": "saint", "mt": "mount"} | {word: digits for word, digits in zi
 _SHORTENED = frozenset("st ste mt ft dr mr mrs ms prof gen col capt lt rev hon no vs jr sr".split())
 
 
+def folded(text: str) -> str:
+  """The text that tokens' starts count in."""
+  return fold(text).replace("&", " and ")
+
+
 @functools.lru_cache(4096)
 def tokenize(text: str) -> tuple[Token, ...]:
   """Words of a text; every CJK character is one, "J. K." is one, "&" reads "and"."""
-  text = fold(text).replace("&", " and ")
+  text = folded(text)
   out: list[Token] = []
   end, genitive, initials, shortened = 0, False, False, False
   for match in _TOKEN.finditer(text):
@@ -113,10 +118,14 @@ def plain(text: str) -> str:
 
 
 def identical(text: str, alias: str) -> bool:
-  """The same words; where there are digits, the same signs too: 1-8 is not 18, and -5 not 5."""
-  if any(c.isdigit() for c in alias):
-    return fold(text).rstrip(" .!?") == fold(alias).rstrip(" .!?")
-  return bool(plain(alias)) and plain(text) == plain(alias)
+  """The same words; where there are digits, the same signs too: 1-8 is not 18, and -5 not 5.
+
+  A name that is an article ("A") is compared as it stands.
+  """
+  if any(c.isdigit() for c in alias) or not plain(alias):
+    said = fold(text).rstrip(" .!?")
+    return bool(said) and said == fold(alias).rstrip(" .!?")
+  return plain(text) == plain(alias)
 
 
 ARTICLES = frozenset(("the", "a", "an"))

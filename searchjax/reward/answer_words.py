@@ -146,6 +146,15 @@ TURN = re.compile(r"""
 CONCESSION = re.compile(
     r"\b(?:although|even\s+though|though|while|whereas|despite|in\s+spite\s+of|contrary\s+to)\b"
     r"[^,.;]*(?:[,.;]|$)", re.I)
+# Directly before a name they ask about it or belong to it: "Will John Smith".
+MODALS = _set("will would can could shall should may might must")
+# What is named so bears another name now, unless the question is about the past.
+FORMER = re.compile(
+    r"\b(?:formerly|previously|originally|once|earlier|historically) "
+    r"(?:called|named|titled|known as|referred to as)$")
+PAST_QUESTION = re.compile(
+    r"\b(?:former(?:ly)?|old|older|original(?:ly)?|previous(?:ly)?|earlier|once|historical(?:ly)?"
+    r"|was|were|did|had|used to)\b", re.I)
 HEARSAY = re.compile(
     r"(?:commonly|often|widely|popularly|sometimes) (?:thought|believed|assumed|said|claimed)"
     r"|(?:many|some|people|others)(?: \w+)? (?:say|think|believe|claim|assume|suggest)\b")
