@@ -181,6 +181,11 @@ def empty(config, rows):
   return jnp.zeros((rows, *sizes)), deltanet.empty_tails(config, rows, jnp.float32)
 
 
+def going(rows):
+  """Rows that all advance, none at its first token."""
+  return jnp.ones(rows, bool), jnp.zeros(rows, bool)
+
+
 def draw_x(rows, T, seed=1):
   return np.random.default_rng(seed).normal(size=(rows, T, 23)).astype(np.float32)
 
@@ -198,10 +203,31 @@ def test_X8_prefill_then_decode_equals_the_whole_row_at_every_length(layer, whol
     np.testing.assert_allclose(out[row, :n], want[row, :n], atol=1e-5)
   for step in range(STEPS):
     token = np.stack([x[row, n + step] for row, n in enumerate(LENGTHS)])[:, None]
-    y, state, tails = decode(token, state, tails)
+    y, state, tails = decode(token, state, tails, *going(5))
     assert state.dtype == jnp.float32
     for row, n in enumerate(LENGTHS):
       np.testing.assert_allclose(y[row, 0], want[row, n + step], atol=1e-5)
+
+
+def test_a_row_that_rests_keeps_its_state_and_one_that_begins_forgets_it(layer):
+  config, weights = layer
+  decode = jax.jit(lambda *a: deltanet.deltanet_decode(weights, config, *a))
+  x = draw_x(3, 1)
+  _, state, tails = decode(draw_x(3, 1, seed=8), *empty(config, 3), *going(3))
+  active, begins = np.array([True, False, True]), np.array([True, False, False])
+  y, after, shifted = decode(x, state, tails, active, begins)
+  plain = decode(x, state, tails, *going(3))
+  fresh = decode(x, *empty(config, 3), *going(3))
+  jax.tree.map(
+    lambda new, old, resting, first: (
+      np.testing.assert_array_equal(new[0], first[0]),
+      np.testing.assert_array_equal(new[1], resting[1]),
+      np.testing.assert_array_equal(new[2], old[2]),
+    ),
+    (after, shifted), plain[1:], (state, tails), fresh[1:],
+  )
+  np.testing.assert_array_equal(y[0], fresh[0][0])
+  np.testing.assert_array_equal(y[2], plain[0][2])
 
 
 def test_right_padding_leaves_state_and_convolution_tail_exact(layer, prefill):
@@ -286,7 +312,9 @@ def test_X8_512_steps_stay_close_because_the_state_is_float32(layer):
   @jax.jit
   def run(weights, x, round_state):
     def step(carry, token):
-      y, state, tails = deltanet.deltanet_decode(weights, config, token[:, None], *carry)
+      y, state, tails = deltanet.deltanet_decode(
+        weights, config, token[:, None], *carry, *going(2)
+      )
       assert state.dtype == jnp.float32 and y.dtype == x.dtype
       state = jnp.where(round_state, jax.lax.reduce_precision(state, 8, 7), state)
       return (state, tails), y[:, 0].astype(jnp.float32)

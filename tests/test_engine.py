@@ -338,7 +338,8 @@ def test_sampling_follows_the_distribution_and_its_restrictions():
   keys = jax.random.split(jax.random.key(0), 4000)
   draw = lambda k, p, t=1.0, restricted=True: np.bincount(
     np.asarray(jax.vmap(lambda key: sample.sample_token(
-      key, logits, jnp.float32(t), jnp.int32(k), jnp.float32(p), restricted=restricted
+      jax.random.gumbel(key, (4,)), logits, jnp.float32(t), jnp.int32(k), jnp.float32(p),
+      restricted=restricted,
     ))(keys)),
     minlength=4,
   ) / 4000

@@ -390,13 +390,25 @@ def deltanet_decode(
   x: Float[Array, "B 1 D"],
   state: Float[Array, "B M P R"],
   tails: dict,
+  active: Bool[Array, "B"],
+  begins: Bool[Array, "B"],
 ) -> tuple[Float[Array, "B 1 D"], Float[Array, "B M P R"], dict]:
-  """Continues every row by one token."""
+  """Continues rows by one token.
+
+  Args:
+    active: the others keep their state: nothing decays, nothing is written.
+    begins: active rows at their first token: whatever lies in their state is another's and decays
+      to nothing.
+  """
   raw = project(weights, x)
-  q, k, v, beta, g = _mixed(weights, config, raw, tails, None, None)
+  apart = lambda rows: rows[:, None, None, None]
+  before = {n: jnp.where(apart(begins), 0, tail) for n, tail in tails.items()}
+  q, k, v, beta, g = _mixed(weights, config, raw, before, None, active[:, None])
+  g = jnp.where(begins[:, None, None], -jnp.inf, g)
   out, state = delta_step(q[:, 0], k[:, 0], v[:, 0], beta[:, 0], g[:, 0], state)
-  new_tails = {
-    n: jnp.concatenate([tails[n][:, 1:], raw[n].astype(tails[n].dtype)], axis=1)
-    for n in ("query", "key", "value")
+  after = {
+    n: jnp.concatenate([before[n][:, 1:], raw[n].astype(tail.dtype)], axis=1)
+    for n, tail in tails.items()
   }
-  return finish(weights, config, out[:, None], raw["gate"]), state, new_tails
+  tails = {n: jnp.where(apart(active), after[n], tail) for n, tail in tails.items()}
+  return finish(weights, config, out[:, None], raw["gate"]), state, tails

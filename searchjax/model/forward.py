@@ -243,7 +243,7 @@ def decode(
   chosen = []
   a = d = 0
   # Rows that do not advance keep what they have: they may be another conversation's.
-  keep, fresh = active[:, None, None, None], (active & (position == 0))[:, None, None, None]
+  begins = active & (position == 0)
   for weights in layers:
     mixer = weights["mixer"]
     h = _norm(config, x, mixer["norm"])
@@ -260,12 +260,11 @@ def decode(
       a += 1
     else:
       pool = states[d], tails[d]
-      before = jax.tree.map(lambda a: jnp.where(fresh, 0, a[slots]), pool)
-      y, *after = deltanet.deltanet_decode(mixer, config, h, *before)
+      before = jax.tree.map(lambda a: a[slots], pool)
+      y, *after = deltanet.deltanet_decode(mixer, config, h, *before, active, begins)
       x = x + y
       states[d], tails[d] = jax.tree.map(
-        lambda a, new, old: a.at[slots].set(jnp.where(keep, new, old), unique_indices=True),
-        pool, tuple(after), before,
+        lambda a, new: a.at[slots].set(new, unique_indices=True), pool, tuple(after)
       )
       d += 1
     x, routing = _moe(config, weights["moe"], x, active[:, None])

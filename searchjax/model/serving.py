@@ -394,7 +394,7 @@ def decode(
   new = (j <= step) & (j % serving.expert == serving.first("positions", 1))
   mask = jnp.concatenate([old, jnp.broadcast_to(new[None], (b, J))], axis=1)[:, None, None, None]
   # Rows that do not advance keep what they have: they may be another conversation's.
-  keep, fresh = active[:, None, None, None], (active & (position == 0))[:, None, None, None]
+  begins = active & (position == 0)
 
   def attend(mixer, g, x, buffer):
     h = _norm(config, x, mixer["norm"])
@@ -425,12 +425,11 @@ def decode(
   def delta(mixer, at, x, buffer):
     h = _norm(config, x, mixer["norm"])
     stacks = buffer.states, buffer.tails
-    before = jax.tree.map(lambda a: jnp.where(fresh, 0, _take_rows(a, at, slots)), stacks)
-    y, *after = deltanet.deltanet_decode(mixer, config, h, *before)
+    before = jax.tree.map(lambda a: _take_rows(a, at, slots), stacks)
+    y, *after = deltanet.deltanet_decode(mixer, config, h, *before, active, begins)
     # Every row has a slot of its own: those that do not advance write back what they had.
     states, tails = jax.tree.map(
-      lambda stack, new, old: _put_rows(stack, jnp.where(keep, new, old), at, slots, [True] * b),
-      stacks, tuple(after), before,
+      lambda stack, new: _put_rows(stack, new, at, slots, [True] * b), stacks, tuple(after)
     )
     return x + serving.sum(y), buffer.replace(states=states, tails=tails)
 

@@ -105,7 +105,7 @@ class Lanes:
 
 
 def sample_token(
-  key: Array,
+  noise: Float[Array, "V"],
   logits: Float[Array, "V"],
   temperature: Float[Array, ""],
   top_k: Int[Array, ""],
@@ -117,6 +117,7 @@ def sample_token(
   greedy.
 
   Args:
+    noise: standard Gumbel; greedy reads none.
     top_k: 0 is off.
     top_p: 1.0 is off; it applies to what top-k leaves.
     restricted: whether either may be on.
@@ -130,7 +131,6 @@ def sample_token(
     # The smallest set whose mass reaches top_p: every id before the crossing, and the crossing one.
     crossing = jnp.where(top_p < 1.0, jnp.sum(mass < top_p), V)
     scaled = jnp.where(scaled >= order[jnp.minimum(crossing, kept - 1)], scaled, -jnp.inf)
-  noise = jax.random.gumbel(key, scaled.shape, jnp.float32)
   noisy = jnp.where(temperature > 0, scaled + noise, logits)
   # Two plain reductions are several times faster on CPUs than argmax's.
   ids = jnp.arange(noisy.size, dtype=jnp.int32)
@@ -165,8 +165,11 @@ def decode(
   stops = jnp.asarray(stop_ids, jnp.int32)
 
   def pick(out, keys, forced, temperature, top_k, top_p):
+    draw = jax.vmap(lambda key: jax.random.gumbel(key, out.shape[1:], jnp.float32))
+    none = lambda keys: jnp.zeros(out.shape, jnp.float32)
+    noise = jax.lax.cond(jnp.any(temperature > 0), draw, none, keys)
     one = functools.partial(sample_token, restricted=restricted)
-    token = jax.vmap(one)(keys, out, temperature, top_k, top_p)
+    token = jax.vmap(one)(noise, out, temperature, top_k, top_p)
     token = jnp.where(forced >= 0, forced, token)
     scaled = out / jnp.where(temperature > 0, temperature, 1.0)[:, None]
     logp = jnp.take_along_axis(scaled, token[:, None], axis=-1)[:, 0]

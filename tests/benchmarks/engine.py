@@ -92,7 +92,7 @@ def prompts(count, seed, length=PROMPT):
 def make_engine(lanes, pool=None, devices=None, length=256):
   return EngineGroup(
     MODEL, devices=devices or jax.local_devices(), lanes=lanes, pool=pool or lanes, length=length,
-    feed_rows=16, feed_tokens=32, decode_steps=8, stop_ids=(MODEL.vocab_size,),
+    feed_rows=16, feed_tokens=PROMPT, decode_steps=8, stop_ids=(MODEL.vocab_size,),
   )
 
 
@@ -158,6 +158,7 @@ def main() -> None:
         + f"; gain from 8 to 64: {speeds[64] / speeds[8]:.1f}", flush=True)
 
   engine = make_engine(64, pool=conversations)
+  ours(engine, params, [Talk(p, 1, 8) for p in prompts(64, 2)])  # Compiles.
   clock = Clock(1.0)
   talks = [Talk(p, 3, 24, clock) for p in prompts(conversations, 3)]
   seconds, counts = ours(engine, params, talks)
