@@ -165,9 +165,7 @@ def decode(
   stops = jnp.asarray(stop_ids, jnp.int32)
 
   def pick(out, keys, forced, temperature, top_k, top_p):
-    draw = jax.vmap(lambda key: jax.random.gumbel(key, out.shape[1:], jnp.float32))
-    none = lambda keys: jnp.zeros(out.shape, jnp.float32)
-    noise = jax.lax.cond(jnp.any(temperature > 0), draw, none, keys)
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, out.shape[1:], jnp.float32))(keys)
     one = functools.partial(sample_token, restricted=restricted)
     token = jax.vmap(one)(noise, out, temperature, top_k, top_p)
     token = jnp.where(forced >= 0, forced, token)
