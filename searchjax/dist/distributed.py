@@ -31,7 +31,7 @@ from searchjax.dist import settings
 
 EXIT_LOST = 1
 BEATS_PER_LIMIT = 6  # Signs of life within the limit of silence.
-GRACE_S = 3.0  # A failed collective waits so long for the news of whose death it was.
+GRACE_S = 3.0  # An error that may be a collective's waits so long for the news of a death.
 WORD = 500  # Characters of an error that are passed on.
 
 
@@ -62,8 +62,10 @@ class Run:
     if error is None:
       self._watch.leave("")
       return
-    if isinstance(error, jax.errors.JaxRuntimeError):
-      time.sleep(GRACE_S)  # The watch ends this process if another one's death was the cause.
+    # The watch ends this process if another one's death was the cause. JAX raises what its
+    # collectives meet as JaxRuntimeError or, where the call was dispatched from C++, ValueError.
+    if isinstance(error, jax.errors.JaxRuntimeError | ValueError):
+      time.sleep(GRACE_S)
     text = " ".join(str(error).split())[:WORD] or kind.__name__
     self._watch.leave(text if isinstance(error, ValueError) else f"{kind.__name__}: {text}")
     # The others end without saying goodbye to JAX's own service, which would wait for them.
