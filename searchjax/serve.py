@@ -479,8 +479,9 @@ class Server(uvicorn.Server):
   """Refuses new requests as soon as it is told to stop, and finishes those under way."""
 
   def __init__(self, service: Service, **settings: Any):
+    # uvicorn's own log_config closes the handlers, and with them the streams, of other loggers.
     super().__init__(uvicorn.Config(
-      make_app(service), log_level="warning", access_log=False, lifespan="off",
+      make_app(service), log_config=None, log_level="warning", access_log=False, lifespan="off",
       timeout_graceful_shutdown=FINISH_S, **settings,
     ))
     self._service = service

@@ -16,8 +16,11 @@ def served(app: Any, lifespan: str = "off") -> Iterator[str]:
   with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
     listener.bind(("127.0.0.1", 0))
     listener.listen(1024)
+    # uvicorn's own log_config closes every handler there is: absl's with pytest's captured stderr.
     server = uvicorn.Server(
-      uvicorn.Config(app, log_level="critical", access_log=False, lifespan=lifespan)
+      uvicorn.Config(
+        app, log_config=None, log_level="critical", access_log=False, lifespan=lifespan
+      )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -1,6 +1,7 @@
 """The HTTP interface: OpenAI's shapes, streams, cancellation, and the engine's own numbers."""
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -339,6 +340,14 @@ def test_H7_an_engine_that_dies_is_an_error_and_no_text(chat):
       assert reply.status_code == 500 and "the engine has stopped" in reply.json()["error"]["message"]
       assert httpx.get(f"{url}/health", trust_env=False).status_code == 503
       assert httpx.post(f"{url}{COMPLETION}", json={"prompt": "a"}, trust_env=False).status_code == 503
+
+
+def test_a_server_leaves_the_log_handlers_of_others_alone(service, monkeypatch):
+  handler, closed = logging.StreamHandler(), []
+  monkeypatch.setattr(handler, "close", lambda: closed.append(handler))
+  serve.Server(service)
+  with served(serve.make_app(service)):
+    assert not closed
 
 
 # ---- a real engine ---------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def four_pages(tmp_path):
   return path
 
 
-def test_the_mom_test(repository, tmp_path, four_pages):
+def test_the_mom_test(repository, tmp_path, four_pages, capsys):
   reader = Reader()
   with served(reader.app()) as url:
     records, report = run(
@@ -190,6 +190,7 @@ def test_the_mom_test(repository, tmp_path, four_pages):
   assert report["dropped"] == {"solver rollout 0: another answer": 1}
   assert sum(report["facts_dropped"].values()) == 3
   assert sum(synthesize.UNIQUE in asked for asked in reader.questions) == 2 * 3
+  assert "of 2 chains, dropped:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answers, told", [

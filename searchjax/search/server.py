@@ -301,7 +301,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 2
   app = make_app(service, renameable=bool(atlas.names_bank), faults=faults)
   server = uvicorn.Server(uvicorn.Config(
-    app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600,
+    app, log_config=None, log_level="warning", access_log=False, lifespan="off",
+    timeout_keep_alive=600,
     timeout_graceful_shutdown=1 if faults else None))  # a hang is not waited for
   print(f"{service.num_pages} pages at {base_url}", flush=True)
   if options.stop_with_stdin:
