@@ -60,6 +60,16 @@ def test_H2_retry_after_is_waited_for_in_both_forms(form):
     assert one.take_counts().retries == 1
 
 
+@pytest.mark.parametrize("told", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_H2_a_wait_of_nothing_is_our_own_back_off(told):
+  """All attempts at once would come to nothing, and fall upon a service that is down."""
+  refuse = Reply(503, headers={"Retry-After": told})
+  with faulty_service(lambda n, _: GOOD if n == 2 else refuse) as (url, seen, _):
+    with client(url, backoff_s=0.1) as one:
+      assert ask(one, "q") == [(A,)]
+  assert seen[1][0] - seen[0][0] >= 0.1 and seen[2][0] - seen[1][0] >= 0.2
+
+
 def test_H2_a_wait_that_does_not_fit_the_deadline_is_not_begun():
   with faulty_service(lambda *_: Reply(429, headers={"Retry-After": "86400"})) as (url, seen, _):
     with client(url, deadline_s=2.0) as one:

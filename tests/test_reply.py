@@ -1,11 +1,12 @@
 """A reply is an answer or a classified failure; Retry-After in both forms."""
 
 import json
+import time
 
 import pytest
 
 from searchjax.search.reply import (
-  Reply, Result, ServiceFailure, make_result, read_json, read_results, refusal, retry_after,
+  Reply, Result, ServiceFailure, amount_of, make_result, read_json, read_results, refusal, retry_after,
   rows_of, without_markup,
 )
 
@@ -23,6 +24,30 @@ def reply(status=200, body=b"{}", received=DATE - 90.0, **headers):
   ("Wed, 41 Oct 2026 07:28:00 GMT", None)])
 def test_H2_retry_after_in_both_forms(text, seconds):
   assert retry_after(reply(429, retry_after=text)) == seconds
+
+
+def test_H2_dates_are_utc_in_all_three_forms_wherever_this_machine_is(monkeypatch):
+  monkeypatch.setenv("TZ", "Asia/Tokyo")
+  time.tzset()
+  try:
+    for date in ("Wed Oct 21 07:28:00 2026", "Wednesday, 21-Oct-26 07:28:00 GMT",
+                 "Wed, 21 Oct 2026 07:28:00 -0000"):
+      assert retry_after(reply(429, retry_after=date)) == 90.0
+  finally:
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_H2_a_date_counts_from_the_services_own_clock():
+  early = "Wed, 21 Oct 2026 07:27:55 GMT"  # its clock is 85 seconds ahead of ours
+  assert retry_after(reply(429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", date=early)) == 5.0
+  assert retry_after(reply(429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", date="today")) == 90.0
+
+
+def test_amounts_are_finite_numbers():
+  assert [amount_of(v) for v in (2, 0.5, 0)] == [2.0, 0.5, 0.0]
+  for value in (None, True, "2", -1, float("nan"), float("inf"), 10**400):
+    assert amount_of(value) is None
 
 
 def test_H2_every_form_of_the_collection_is_read_or_left(shared):

@@ -20,6 +20,8 @@ def blocked(url, *sites):
 @pytest.mark.parametrize("url, yes", [
   ("https://example.org", True), ("https://example.org/x?y", True), ("http://www.example.org:80/", True),
   ("https://a.b.EXAMPLE.org.", True), ("https://user:x@example.org/", True), ("//example.org/x", True),
+  ("example.org/x", True), ("https:///example.org", True), ("https:example.org", True),
+  ("example.org:8080/x", True), ("https://ex%61mple.org", True), ("https://example。org/x", True),
   ("https://notexample.org", False), ("https://example.org.evil.net", False),
   ("https://evil.net/example.org", False), ("https://evil.net/?u=https://example.org", False),
   ("example", False), ("", False), ("https://[::1", False)])
@@ -32,6 +34,20 @@ def test_J8_a_path_blocks_what_lies_below_it():
   assert blocked("https://github.com/openai/simple-evals/blob/main/x.csv", "github.com/openai/simple-evals")
   assert not blocked("https://github.com/openai/simple-evals-fork", "github.com/openai/simple-evals")
   assert not blocked("https://github.com/openai", "github.com/openai/simple-evals")
+
+
+@pytest.mark.parametrize("url", [
+  "https://huggingface.co/%64atasets/x", "https://huggingface.co//datasets/x",
+  "https://huggingface.co/docs/../datasets/x", "https://HuggingFace.co:443/Datasets?x",
+  "https://github.com/OpenAI/Simple-Evals"])
+def test_J8_one_path_has_many_spellings(url):
+  assert blocked(url, "benchmarks")
+
+
+def test_J8_a_name_in_unicode_and_its_ascii_form_are_one_site():
+  for site in ("bücher.example", "xn--bcher-kva.example"):
+    assert blocked("https://Bücher.example/a", site) and blocked("https://www.xn--bcher-kva.example", site)
+    assert not blocked("https://bucher.example", site)
 
 
 def test_J8_the_benchmarks_own_sites():

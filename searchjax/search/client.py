@@ -252,7 +252,7 @@ class SearchClient:
 
   def _wait(self, state: tenacity.RetryCallState) -> float:
     told = state.outcome.exception().wait_s
-    if told is not None:
+    if told:  # 0 or a date gone by says only that the service has no wait to name
       return told
     # Spread, so that searches refused together do not return together.
     wait = self.backoff_s * 2 ** (state.attempt_number - 1) * random.uniform(1.0, 1.25)

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from searchjax.search.reply import Answer, Reply, Result, ServiceFailure
-from searchjax.search.reply import make_result, read_json, read_results, refusal, rows_of
+from searchjax.search.reply import amount_of, make_result, read_json, read_results, refusal, rows_of
 from searchjax.search.reply import without_markup
 
 
@@ -171,8 +171,8 @@ class Serper(Provider):
     return None
 
   def cost(self, body, queries):
-    credits = body.get("credits")
-    return self._dollars * (credits if isinstance(credits, int | float) else queries)
+    credits = amount_of(body.get("credits"))
+    return self._dollars * (queries if credits is None else credits)
 
 
 class Brave(Provider):
@@ -256,8 +256,8 @@ class Exa(Provider):
     return None
 
   def cost(self, body, queries):
-    total = field(body.get("costDollars"), "total")
-    return float(total) if isinstance(total, int | float) else queries * self._dollars
+    total = amount_of(field(body.get("costDollars"), "total"))
+    return queries * self._dollars if total is None else total
 
 
 class SearXNG(Provider):

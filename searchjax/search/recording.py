@@ -93,6 +93,7 @@ class Recording:
       self._written = 0
     written = os.write(self._file, line)
     if written < len(line):
+      self.close()  # whatever comes next begins a file of its own, not in the middle of this line
       raise OSError(f"{self._path}: only {written} of {len(line)} bytes could be written")
     key = search_key(provider, query, parameters)
     self._places.setdefault(key, _Place(now, self._path, self._written))

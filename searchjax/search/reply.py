@@ -4,14 +4,16 @@ A reply is an answer (an empty list is one) or a ServiceFailure of one of three 
 attempt, not worth one, or such that every further call would fail alike.
 
 Spec     3 (three outcomes).
-Source   RFC 9110 10.2.3 (Retry-After).
+Source   RFC 9110 10.2.3 (Retry-After), 5.6.7 (dates).
 """
 
 import dataclasses
+import datetime
 import email.utils
 import html
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -78,12 +80,23 @@ def refusal(reply: Reply, *, keyed: bool) -> ServiceFailure:
 
 
 def retry_after(reply: Reply) -> float | None:
-  """Seconds that Retry-After says to wait, as a number or as a date; None without a valid one."""
+  """Seconds that Retry-After says to wait, as a number or as a date; None without a valid one.
+
+  A date counts from the reply's own, where it has one: the clocks may differ.
+  """
   text = reply.headers.get("retry-after", "").strip()
+  if re.fullmatch(r"\d+(\.\d*)?", text):
+    return float(text)
+  until, now = _seconds_of(text), _seconds_of(reply.headers.get("date", ""))
+  return None if until is None else max(0.0, until - (reply.received if now is None else now))
+
+
+def _seconds_of(date: str) -> float | None:
+  """A date of HTTP, in any of its three forms, in seconds since 1970; None for no date."""
   try:
-    if re.fullmatch(r"\d+(\.\d*)?", text):
-      return float(text)
-    return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - reply.received)
+    read = email.utils.parsedate_to_datetime(date)
+    # asctime's form names no zone; HTTP's dates are all in UTC.
+    return (read if read.tzinfo else read.replace(tzinfo=datetime.UTC)).timestamp()
   except (ValueError, OverflowError):
     return None
 
@@ -123,6 +136,13 @@ def rows_of(value: Any) -> list:
   if not isinstance(value, list):
     raise TypeError(f"expected a list, got {type(value).__name__}")
   return value
+
+
+def amount_of(value: Any) -> float | None:
+  """The value, if it is a number that can be an amount."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return None
+  return float(value) if 0 <= value <= sys.float_info.max else None
 
 
 def make_result(title: Any, url: Any, snippet: Any) -> Result:

@@ -7,7 +7,10 @@ Spec     4 (evaluation).
 Source   FAULTS J8; n-gram overlap as a sign of contamination, arXiv:2005.14165 app. C.
 """
 
+import contextlib
 import functools
+import posixpath
+import re
 import urllib.parse
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,6 +26,7 @@ BENCHMARKS = (
   "openaipublic.blob.core.windows.net", "github.com/openai/simple-evals",
   "raw.githubusercontent.com/openai/simple-evals",
 )
+SCHEME = re.compile(r"(?:[a-z][a-z0-9+.-]*:(?!\d))?/*", re.IGNORECASE)
 LEAST_WORDS = 6  # a shorter question is too common a phrase to tell a leak
 
 
@@ -92,9 +96,13 @@ def _site(entry: str) -> tuple[str, str]:
 
 
 def _split(url: str) -> tuple[str, str]:
-  """Host and path; "" for the host of what is no address."""
+  """Host and path in one of the many ways to write them; "" for the host of what is no address."""
   try:
-    parts = urllib.parse.urlsplit(url)
-    return (parts.hostname or "").rstrip("."), parts.path.rstrip("/")
+    parts = urllib.parse.urlsplit("//" + url[SCHEME.match(url).end():])
+    host = urllib.parse.unquote(parts.hostname or "").rstrip(".")
   except ValueError:
     return "", ""
+  with contextlib.suppress(UnicodeError):  # a host that DNS cannot hold stays as it is
+    host = host.encode("idna").decode()
+  path = urllib.parse.unquote(parts.path).casefold()  # GitHub's, for one, have no case
+  return host, posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
