@@ -48,12 +48,16 @@ ATLAS = [
   "pycountry>=24.6",
 ]
 
+# Parquet files; data sets of Hugging Face by name.
+DATA = ["pyarrow>=17.0", "datasets>=3.0"]
+
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
 
 EXTRAS = {
   # gcsfs: work folders in a bucket.
   "tpu": ["jax[tpu]>=0.10", "libtpu", "gcsfs>=2025.3"],
   "atlas": ATLAS,
+  "data": DATA,
   "notebooks": NOTEBOOKS,
   "tensorboard": ["tensorboard>=2.18"],
   # Compiling for TPU slices on any machine.
@@ -63,6 +67,7 @@ EXTRAS = {
   "test": [
     "beartype>=0.20",
     "hypothesis>=6.120",
+    "pyarrow>=17.0",
     "pytest>=8.3",
     "pytest-xdist>=3.6",
     *NOTEBOOKS,

@@ -45,12 +45,7 @@ done
 workdir="$(cd "$workdir" && pwd)"
 
 prepare_environment ""
-cd "$REPO"
-export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
-# Two virtual CPU devices, one a core: batches and conversations are split over them.
-export XLA_FLAGS="${XLA_FLAGS:---xla_force_host_platform_device_count=2}"
-# Compiled programs are kept, so that a stage or a second run does not compile them again.
-export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
+run_on_cpu
 
 for arm in $arms; do
   for seed in $seeds; do

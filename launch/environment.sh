@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the launch scripts: makes or reuses REPO/.venv and sets PY to its python.
+# Sourced by the launch scripts: makes or reuses REPO/.venv, sets PY to its python, and runs stages with it.
 # The stamp in .venv holds a hash of setup.py, requirements.lock and the extras asked for; another hash installs again.
 #
 #   SEARCHJAX_PYTHON=python3.12   the interpreter that makes the environment (default: the first that is 3.11 or newer)
@@ -49,4 +49,23 @@ prepare_environment() {  # prepare_environment [EXTRAS], e.g. "test"; without, w
     echo "$wanted ${extras:+[$extras]}" >> "$stamp"
   fi
   if command -v flock >/dev/null; then exec 9>&-; fi
+}
+
+run_on_cpu() {  # for stages on this machine; what the environment sets already stays
+  cd "$REPO" || fail "cannot enter $REPO"
+  export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
+  # Two virtual CPU devices, one a core: batches and conversations are split over them.
+  export XLA_FLAGS="${XLA_FLAGS:---xla_force_host_platform_device_count=2}"
+  # Compiled programs are kept, so that a stage or a second run does not compile them again.
+  export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
+}
+
+stage() {  # stage TITLE MODULE ARGUMENTS...
+  local before=$SECONDS title="$1" module="$2" code=0
+  shift 2
+  echo
+  echo "== $title"
+  "$PY" -m "$module" "$@" </dev/null || code=$?
+  [ "$code" = 0 ] || fail "$title failed (exit code $code); its message is above" "$code"
+  echo "   $((SECONDS - before)) s"
 }

@@ -59,20 +59,7 @@ workdir="$(mkdir -p "$asked" 2>/dev/null && cd "$asked" 2>/dev/null && pwd)" || 
 
 started=$SECONDS
 prepare_environment ""
-cd "$REPO"
-export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
-# Two virtual CPU devices, one a core: batches and conversations are split over them.
-export XLA_FLAGS="${XLA_FLAGS:---xla_force_host_platform_device_count=2}"
-# Compiled programs are kept, so that a stage or a second run does not compile them again.
-export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$REPO/.jax_cache}"
-
-stage() {  # stage TITLE MODULE ARGUMENTS...
-  local title="$1" module="$2" code=0
-  shift 2
-  echo "== $title"
-  "$PY" -m "$module" "$@" </dev/null || code=$?
-  [ "$code" = 0 ] || fail "$title failed (exit code $code); its message is above" "$code"
-}
+run_on_cpu
 
 for one in sft rm; do
   # Made here only where there is none: a finished stage may have other settings than the quickstart's.
