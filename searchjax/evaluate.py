@@ -140,7 +140,10 @@ def main(config, workdir: os.PathLike) -> None:
       if scorer is not None:
         preference = side_by_side(scorer, episodes, rollouts["sft", mode])
       known = [s for s in preference if s is not None]
-      results["policies"][name][mode]["preference"] = float(np.mean(known)) if known else None
+      results["policies"][name][mode] |= {
+        "preference": float(np.mean(known)) if known else None,
+        "cut_pairs": 0 if scorer is None else scorer.cut,
+      }
       write_jsonl(workdir / f"rollouts/{name}_{mode}.jsonl", records(episodes, preference, bases))
     some = questions[: config.budget_questions]
     for name in swept:

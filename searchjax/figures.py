@@ -394,7 +394,8 @@ def result_row(row: dict[str, Any], decoding: str, hops: Sequence[str]) -> dict[
     "accuracy": _interval(row, "accuracy", 3),
     **by_hop,
     "calls": _interval(row, "calls", 2),
-    "preference": _number(row.get("preference")),
+    "preference": _number(row.get("preference"))
+    + (f" ({row['cut_pairs']} cut)" if row.get("cut_pairs") else ""),
     "cents a query": _cents(row.get("cents_per_query")),
     "n": str(row.get("n", "")) + (f" + {row['invalid']} invalid" if row.get("invalid") else ""),
   }

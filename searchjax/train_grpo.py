@@ -239,6 +239,7 @@ def train(config, workdir: os.PathLike, run: Run) -> None:
         "expert_overflow": sum(int(s["overflow"]) for s in sums),
         **router_disagreement(sums),
         "skipped_rows": len(records) - len(used),
+        "cut_pairs": scorer.cut,
         "prefill_tokens": counts.prefill_tokens,
         "decode_tokens": counts.decode_tokens,
         "forked_tokens": counts.forked_tokens,

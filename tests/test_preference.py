@@ -72,5 +72,10 @@ def test_answers_that_do_not_fit_are_read_as_far_as_they_do(scorer):
     pair = scorer._fitting((X, *answers))
     assert 80 < len(encode_pair(scorer._chat, pair)[0]) <= 96 or short in answers
     assert (pair.first == short or long.startswith(pair.first.rstrip("\ufffd"))) and pair.first
-  assert 0 < scorer.score([(X, long, short)])[0] < 1
+  assert 0 < scorer.score([(X, long, short), (X, "Foo.", short), (X, long, long)])[0] < 1
+  assert scorer.cut == 1  # equal answers are not read at all
+  scorer.score(2 * [(X, long, short)])
+  assert scorer.cut == 2  # a remembered score is of the parts too
+  scorer.score([(X, "Foo.", short)])
+  assert scorer.cut == 0
   assert scorer._fitting((X, "Foo.", short)) == Pair(X, "Foo.", short, 0.5)

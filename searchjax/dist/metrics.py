@@ -354,6 +354,16 @@ METRICS: dict[str, Metric] = _table(
     "grpo",
     0.0,
   ),
+  Metric(
+    "cut_pairs",
+    "rollouts whose answer and reference do not fit the preference model's row together, so only "
+    "their beginnings are read",
+    "row",
+    "0; above it, raise scorer.length",
+    "grpo",
+    0.0,
+    0.0,
+  ),
   # Synthesis of questions: a line a batch, its step the number of questions so far less one.
   Metric(
     "synthesis_kept", "questions kept / chains walked", "share", "steady", "synthesize", 0.0, 1.0

@@ -83,6 +83,9 @@ class PreferenceScorer:
     params, model, division: as from `load_policy`.
     rows: pairs of a batch.
     length: tokens of a row.
+
+  Attributes:
+    cut: of the pairs last scored, those whose answers did not fit a row and were read in part.
   """
 
   def __init__(
@@ -92,6 +95,8 @@ class PreferenceScorer:
     self._params, self._mesh = params, division.mesh
     self._chat, self._rows, self._length = chat, rows, length
     self._known: dict[tuple[str, str, str], float] = {}
+    self._partly_read: set[tuple[str, str, str]] = set()
+    self.cut = 0
     self._probability = make_row_function(
       lambda params, batch: preference_probability(
         *pair_deltas(params, model, batch, division.parallel)
@@ -120,13 +125,16 @@ class PreferenceScorer:
     """P̄ of each (prompt, answer, reference): the probability that answer is preferred; float32.
 
     Equal texts are ½ by symmetry and are not computed. Of answers that do not fit a row together
-    only the beginnings are read.
+    only the beginnings are read, which `cut` counts.
     """
     new = sorted({p for p in pairs if p not in self._known and p[1] != p[2]})
+    fitting = [self._fitting(p) for p in new]
+    self._partly_read.update(
+      p for p, read in zip(new, fitting, strict=True) if p[1:] != (read.first, read.second)
+    )
+    self.cut = sum(p in self._partly_read for p in pairs)
     for batch, start in zip(
-      pair_rows(
-        self._chat, [self._fitting(p) for p in new], rows=self._rows, length=self._length
-      ),
+      pair_rows(self._chat, fitting, rows=self._rows, length=self._length),
       range(0, len(new), self._rows),
       strict=True,
     ):
