@@ -86,6 +86,17 @@ def test_every_window_of_1000_drawn_examples_holds_the_shares(weights):
       assert abs(windows - share).max() < len(weights)
 
 
+def test_packing_reorders_the_draws_within_four_batches():
+  """So a window of what a trainer reads is off by what four batches at its ends hold, at most."""
+  drawn, _ = mixture(examples(), weights={"tool_use": 0.75, "preference": 0.25}, length=29, seed=3)
+  batches, start = take(stream(prefetch=0), 24), 0
+  for i in range(0, 24, 4):
+    numbers = seen(batches[i : i + 4])
+    run = [int(drawn[start + j]["tokens"][0]) for j in range(len(numbers))]
+    assert sorted(numbers) == sorted(run) and numbers != run
+    start += len(numbers)
+
+
 def test_every_pass_over_a_source_holds_every_example_and_is_shuffled_anew():
   numbers = [n for n in seen(take(stream(prefetch=0), 70)) if n >= 2000]
   counts = np.bincount(np.asarray(numbers) - 2000, minlength=7)

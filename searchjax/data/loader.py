@@ -149,7 +149,8 @@ def sft_batches(
   Args:
     examples: by source, (ids, mask) pairs as `ChatFormat.encode_conversation` makes them.
     weights: by source, its share of the examples drawn (any scale; 0 leaves it out). The shares
-      hold exactly over the stream, whatever the sizes of the sources.
+      hold exactly over what is drawn (`mixture`), whatever the sizes of the sources. Packing fills
+      max(4 rows, 16) rows at a time: they hold a run of the draws, in another order.
     rows: rows of the global batch, over all processes.
     length: positions of a row.
     seed: of the shuffles; every pass over a source is shuffled anew.
