@@ -83,6 +83,9 @@ def test_a_pools_rows_are_read_as_far_as_they_reach(T, n):
     jnp.asarray(np.concatenate([held, mask], axis=-1)),
   )
   np.testing.assert_allclose(got, want, atol=2e-6)
+  # All rows of a pool, in their order: the same without an index.
+  whole = pool(q, keys[slots], values[slots], None, start, k, v, mask)
+  np.testing.assert_array_equal(whole, got)
   # A short row gets the same bits beside a long one, whatever an earlier conversation left behind.
   left = keys.copy()
   left[0, :, 63:] = 1e4

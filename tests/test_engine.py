@@ -179,6 +179,21 @@ def test_results_do_not_depend_on_the_order_in_which_searches_return(engine, par
       assert a.tokens == b.tokens and a.logps == b.logps
 
 
+def test_a_pool_of_as_many_slots_as_lanes_is_read_without_an_index(engine, params):
+  """Each lane has its own slot; turns end, slots are taken anew and lanes stay empty in between."""
+  whole = Engine(
+    CONFIG, lanes=4, pool=4, length=LENGTH, feed_rows=2, feed_tokens=8, decode_steps=3,
+    stop_ids=(7,), record_routing=True,
+  )
+  want = run(engine, params, range(9))
+  got = [Scripted(n, random.Random(n)) for n in range(9)]
+  whole.run(params, got, temperature=1.0)
+  for a, b in zip(got, want, strict=True):
+    assert a.tokens == b.tokens
+    np.testing.assert_allclose(a.logps, b.logps, atol=1e-5)
+    np.testing.assert_array_equal(np.concatenate(a.routing), np.concatenate(b.routing))
+
+
 def test_nothing_compiles_after_the_first_use(engine, params):
   run(engine, params, [1, 1, 2])
   with jax.log_compiles(), warnings_of("jax") as lines:

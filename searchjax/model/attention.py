@@ -74,7 +74,7 @@ def attend_pool(
   q: Float[Array, "b T N H"],
   keys: Float[Array, "B K S H"],
   values: Float[Array, "B K S H"],
-  slots: Int[Array, "b"],
+  slots: Int[Array, "b"] | None,
   start: Int[Array, "b"],
   k: Float[Array, "b K n H"],
   v: Float[Array, "b K n H"],
@@ -87,7 +87,7 @@ def attend_pool(
   exact zeros, so what else is in the batch does not matter.
 
   Args:
-    keys, values: a pool of rows, of which `slots` are read.
+    keys, values: a pool of rows, of which `slots` are read; None: all, in their order.
     start: positions held of each row.
   """
   b, T, N, H = q.shape
@@ -107,17 +107,20 @@ def attend_pool(
   most = jnp.max(scores, axis=-1)
   num, mass = weighted(scores, allowed, v, most)
 
+  def read(pool, begin):
+    if slots is None:
+      return jax.lax.dynamic_slice_in_dim(pool, begin, size, axis=2)
+    one = lambda slot: jax.lax.dynamic_slice(pool, (slot, 0, begin, 0), (1, K, size, H))[0]
+    return jax.vmap(one)(slots)
+
   def block(i, carry):
     most, num, mass = carry
     begin = jnp.minimum(i * size, S - size)
-    read = jax.vmap(lambda a, slot: jax.lax.dynamic_slice(
-      a, (slot, 0, begin, 0), (1, K, size, H)
-    )[0], in_axes=(None, 0))
     at = (begin + jnp.arange(size))[None, :]
     allowed = ((at >= i * size) & (at < start[:, None]))[:, None, None, None]
-    scores = jnp.where(allowed, score(q, read(keys, slots)), MASKED)
+    scores = jnp.where(allowed, score(q, read(keys, begin)), MASKED)
     higher = jnp.maximum(most, jnp.max(scores, axis=-1))
-    more, heavier = weighted(scores, allowed, read(values, slots), higher)
+    more, heavier = weighted(scores, allowed, read(values, begin), higher)
     fade = jnp.exp(most - higher)
     return higher, num * fade[..., None] + more, mass * fade + heavier
 

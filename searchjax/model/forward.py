@@ -211,7 +211,7 @@ def decode(
   config: ModelConfig,
   cache: Cache,
   buffer: DecodeBuffer,
-  slots: Int[Array, "b"],
+  slots: Int[Array, "b"] | None,
   token: Int[Array, "b"],
   position: Int[Array, "b"],
   step: Int[Array, ""],
@@ -224,7 +224,7 @@ def decode(
     cache: keys and values up to the loop's start, read only.
     buffer: what the loop has added since: keys and values of its steps; and the pool's DeltaNet
       states and tails.
-    slots: their rows of the pool, each once.
+    slots: their rows of the pool, each once; None: all of the pool, in its order.
     position: position of `token`; the loop began at position - step in every active row.
     step: steps done in this loop; the row of `buffer` that is written.
     active: rows that advance; the others keep their DeltaNet state.
@@ -234,7 +234,7 @@ def decode(
     (int32) every layer chose.
   """
   config = _dropless(config)
-  b, steps = slots.shape[0], buffer.keys[0].shape[2]
+  b, steps = token.shape[0], buffer.keys[0].shape[2]
   start = position - step
   new = jnp.broadcast_to((jnp.arange(steps) <= step)[None, None], (b, 1, steps))
   keys, values = list(buffer.keys), list(buffer.values)
@@ -260,10 +260,10 @@ def decode(
       a += 1
     else:
       pool = states[d], tails[d]
-      before = jax.tree.map(lambda a: a[slots], pool)
+      before = pool if slots is None else jax.tree.map(lambda a: a[slots], pool)
       y, *after = deltanet.deltanet_decode(mixer, config, h, *before, active, begins)
       x = x + y
-      states[d], tails[d] = jax.tree.map(
+      states[d], tails[d] = after if slots is None else jax.tree.map(
         lambda a, new: a.at[slots].set(new, unique_indices=True), pool, tuple(after)
       )
       d += 1

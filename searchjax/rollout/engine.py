@@ -299,22 +299,25 @@ class Engine:
       top_k=np.zeros(B, np.int32), top_p=np.ones(B, np.float32),
     )
     talks = [schedule.lanes(each) for schedule in blocks]
+    lanes = []  # Of each block's conversations.
     for block, (schedule, some) in enumerate(zip(blocks, talks, strict=True)):
       begin = block * each
-      for i, talk in enumerate(some, begin):
+      # As many lanes as slots: each lane has its own, and the states are not read by index.
+      whole = self.lanes == self.pool
+      slots = range(each) if whole else [t.slot for t in some] + schedule.idle_slots(some)
+      arrays["slot"][begin : begin + each] = slots[:each]
+      lanes.append([begin + (t.slot if whole else i) for i, t in enumerate(some)])
+      for i, talk in zip(lanes[block], some, strict=True):
         self._fill(arrays, i, talk)
-      idle = schedule.idle_slots(some)
-      for i in range(begin + len(some), begin + each):
-        arrays["slot"][i] = next(idle)
     self._cache, out = self._steps.decode(params, self._cache, Lanes(**self._place(arrays)))
     out = jax.device_get(out)
     count = out["count"]
     self.counts.decode_steps += int(count.max())
     self.counts.lane_steps += int(count.max()) * B
     self.counts.decode_tokens += int(count.sum())
-    for block, (schedule, some) in enumerate(zip(blocks, talks, strict=True)):
+    for own, schedule, some in zip(lanes, blocks, talks, strict=True):
       pieces = []
-      for i, talk in enumerate(some, block * each):
+      for i, talk in zip(own, some, strict=True):
         n = int(count[i])
         pieces.append((out["tokens"][i, :n].tolist(), out["logp"][i, :n].tolist(),
                        bool(out["going"][i])))
@@ -328,7 +331,7 @@ class Engine:
       raise ValueError("this engine samples from the whole distribution: no top_k, no top_p")
     ids = talk.forced[len(talk.tokens) : len(talk.tokens) + self.decode_steps]
     arrays["forced"][i, : len(ids)] = ids
-    arrays["slot"][i], arrays["position"][i], arrays["left"][i] = talk.slot, talk.fed, talk.left
+    arrays["position"][i], arrays["left"][i] = talk.fed, talk.left
     arrays["token"][i] = talk.tokens[-1] if talk.tokens else talk.queue[0]
     arrays["key"][i] = talk.conversation.key
     arrays["temperature"][i], arrays["top_k"][i], arrays["top_p"][i] = (

@@ -33,8 +33,10 @@ class Steps:
     prefill, decode: as in `model.forward`; decode takes the layers that `layers` made of the
       parameters, once outside its loop.
     choose: (parameters, config, hidden, pick, rows …) to pick(logits, rows …).
+    noise: (keys [B], V, temperature [B]) to standard Gumbel [B V]; whatever, if all are greedy.
     open_buffer, close_buffer, fork: as in `model.cache`.
     length: positions of a lane of a cache.
+    rows: of a cache that lies whole on the device; 0 of a divided one.
     anyone: whether a lane of any device does it.
   """
 
@@ -42,11 +44,18 @@ class Steps:
   layers: Callable
   decode: Callable
   choose: Callable
+  noise: Callable
   open_buffer: Callable
   close_buffer: Callable
   fork: Callable
   length: Callable
+  rows: Callable
   anyone: Callable
+
+
+def gumbel(keys: Array, V: int) -> Float[Array, "B V"]:
+  """Each row from its own key."""
+  return jax.vmap(lambda key: jax.random.gumbel(key, (V,), jnp.float32))(keys)
 
 
 WHOLE = Steps(
@@ -54,8 +63,13 @@ WHOLE = Steps(
   choose=lambda params, config, hidden, pick, *rows: pick(
     heads.logits(params, config, hidden), *rows
   ),
+  noise=lambda keys, V, temperature: jax.lax.cond(
+    jnp.any(temperature > 0), lambda: gumbel(keys, V),
+    lambda: jnp.zeros((keys.shape[0], V), jnp.float32),
+  ),
   open_buffer=caches.open_buffer, close_buffer=caches.close_buffer, fork=caches.fork,
-  length=lambda cache: cache.keys[0].shape[2], anyone=lambda x: x,
+  length=lambda cache: cache.keys[0].shape[2], rows=lambda cache: cache.keys[0].shape[0],
+  anyone=lambda x: x,
 )
 
 
@@ -68,10 +82,13 @@ def divided_steps(parts: serving.Serving) -> Steps:
     layers=lambda params, config: None,
     decode=lambda params, layers, config, *rest: serving.decode(params, config, parts, *rest),
     choose=lambda params, config, *rest: serving.choose(params, config, parts, *rest),
+    # Drawn always: a branch costs a slice temporaries.
+    noise=lambda keys, V, temperature: gumbel(keys, V),
     open_buffer=serving.open_buffer,
     close_buffer=lambda *rest: serving.close_buffer(parts, *rest),
     fork=functools.partial(caches.fork, stacked=True),
     length=lambda cache: cache.keys.shape[3] * parts.expert,
+    rows=lambda cache: 0,
     anyone=parts.anyone,
   )
 
@@ -81,7 +98,8 @@ class Lanes:
   """What decodes, a lane each.
 
   Attributes:
-    slot: int32 [B], pool row, each once; lanes with nothing to decode have one too.
+    slot: int32 [B], pool row, each once; lanes with nothing to decode have one too. In a whole pool
+      of B rows it is 0 … B − 1, and nothing is read by index.
     token: int32 [B], the pending token.
     position: int32 [B], its position, i.e. the number of tokens in the row's state.
     left: int32 [B], tokens the lane may take; none decodes nothing.
@@ -161,11 +179,12 @@ def decode(
   B, J = lanes.forced.shape
   length = steps.length(cache)
   layers = steps.layers(params, config)
-  start, slots = lanes.position, lanes.slot
+  start = lanes.position
+  slots = None if steps.rows(cache) == B else lanes.slot
   stops = jnp.asarray(stop_ids, jnp.int32)
 
   def pick(out, keys, forced, temperature, top_k, top_p):
-    noise = jax.vmap(lambda key: jax.random.gumbel(key, out.shape[1:], jnp.float32))(keys)
+    noise = steps.noise(keys, out.shape[1], temperature)
     one = functools.partial(sample_token, restricted=restricted)
     token = jax.vmap(one)(noise, out, temperature, top_k, top_p)
     token = jnp.where(forced >= 0, forced, token)
@@ -207,5 +226,5 @@ def decode(
   )
   goes_on = lambda carry: (carry[0] < J) & carry[-1]
   _, _, count, going, buffer, out, _ = jax.lax.while_loop(goes_on, body, carry)
-  cache = steps.close_buffer(cache, buffer, slots, start, count)
+  cache = steps.close_buffer(cache, buffer, lanes.slot, start, count)
   return cache, out | {"count": count, "going": going}

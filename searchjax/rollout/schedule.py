@@ -294,10 +294,10 @@ class Schedule:
     """Those that decode next: begun turns first."""
     return [self._decoding[i] for i in range(min(lanes, len(self._decoding)))]
 
-  def idle_slots(self, talks: list[Talk]) -> Iterator[int]:
+  def idle_slots(self, talks: list[Talk]) -> list[int]:
     """Slots of the pool that none of these holds."""
     held = {t.slot for t in talks}
-    return (s for s in range(self._slots) if s not in held)
+    return [s for s in range(self._slots) if s not in held]
 
   def decoded(
     self, talks: list[Talk], pieces: Iterable[tuple[list[int], list[float], bool]],
