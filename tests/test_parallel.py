@@ -59,11 +59,15 @@ def report(meshes):
 
   def compare(stage, meshes, **changes):
     dispatch = DISPATCH[stage]
+    # DeltaNet heads of 32, the least of any preset. Where a state decays within a token, its output
+    # is (q·k) β v, and the norm divides q·k out: what is left for queries and keys is small beside
+    # what rounds. In heads of 8, q·k is near 0 so often that float32 is off float64 by up to 2.7e-5
+    # there (four draws of one layer; 3.4e-6 if states decay slowly); in heads of 32, by 2.8e-6.
     model = model_config(
       "tiny", hidden_size=32, num_layers=2, full_attention_interval=2, num_query_heads=8,
       num_kv_heads=1, head_size=16, rotary_dims=8, num_experts=8, experts_per_token=3,
       expert_size=16, shared_expert_size=16, vocab_size=64, real_vocab_size=61, delta_key_heads=4,
-      delta_value_heads=8, delta_key_size=8, delta_value_size=8, chunk_length=8,
+      delta_value_heads=8, delta_key_size=32, delta_value_size=32, chunk_length=8,
       moe_dispatch=dispatch, capacity_factor=8.0,
       remat="layer" if stage == "rm" else "parts",
       moe_exchange="gather" if stage == "rm" else "all_to_all", exchange_factor=8.0,
@@ -186,11 +190,7 @@ def test_losses_and_gradients_do_not_depend_on_the_mesh(meshes):
   rows = lines(f"report({meshes!r})")
   assert len({(r[0], r[1]) for r in rows}) == sum(map(len, meshes.values()))
   for stage, mesh, dispatch, worst, where in rows:
-    # Queries and keys of DeltaNet are normalised: their gradients are small differences. Against
-    # float64 one device is off by 1.5e-5, a mesh by 2.0e-5; the two differ by 1.5e-5.
-    noisy = "delta" in where and any(name in where for name in ("query", "key"))
-    limit = 3e-5 if noisy else 1e-5
-    assert float(worst) <= limit, f"{stage} on {mesh}, {dispatch}: {worst} at {where}"
+    assert float(worst) <= 1e-5, f"{stage} on {mesh}, {dispatch}: {worst} at {where}"
 
 
 @pytest.mark.parametrize(
