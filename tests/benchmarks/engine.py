@@ -1,10 +1,10 @@
-"""The rollout engine against transformers' generate: `python tests/benchmarks/engine.py`.
+"""The rollout engine against transformers' generate: `PYTHONPATH=. python tests/benchmarks/engine.py`.
 
 The tiny policy with random weights, on this machine's cores, one after the other in one run. Needs
 torch (`pip install -e .[parity]`). `--quick` takes fewer conversations and tokens.
 
 new tokens/s   of all conversations together: prompts of 48 tokens, 64 new ones each, greedy
-gain           of 64 lanes over 8, one device
+gain           of 64 lanes over 8, on all cores as a run has them, and of one device
 lane use       64 lanes, 1,024 conversations of three turns, each search takes a second
 prefill        tokens that were fed over those that have to be: prompts once a group, responses once
 3-turn batch   64 conversations with three tool turns, against prefilling the history every turn
@@ -159,12 +159,15 @@ def main() -> None:
 
   theirs = load_transformers(params)
   print(f"{'new tokens/s':34s} {'engine':>9s} {'transformers':>13s} {'ratio':>6s}")
-  for count in (16, 64):
+  speeds = {}
+  for count in (8, 16, 64):
     best = in_turn({
       "engine": decode_run(params, count, new), "theirs": generate_run(theirs, count, new)
     })
     mine, other = count * new / best["engine"], count * new / best["theirs"]
+    speeds[count] = mine
     print(f"{count:3d} conversations{'':17s} {mine:9.0f} {other:13.0f} {mine / other:6.1f}", flush=True)
+  print(f"gain from 8 to 64 lanes: {speeds[64] / speeds[8]:.1f}")
   one = jax.devices()[:1]
   best = in_turn({n: decode_run(params, n, new, one) for n in (8, 16, 32, 64)})
   speeds = {n: n * new / seconds for n, seconds in best.items()}
