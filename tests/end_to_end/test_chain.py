@@ -88,9 +88,13 @@ def metrics(workdir, stage):
 
 
 @pytest.fixture(scope="module")
-def chains(tmp_path_factory):
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory, cache):
   whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
-  cache = tmp_path_factory.mktemp("cache")
   for stage in STAGES:
     run(whole, cache, stage)
   for stage in ("sft", "rm"):
@@ -178,6 +182,67 @@ def test_an_unreachable_search_service_is_one_line(tmp_path):
   )
   assert done.returncode == 2 and "not reachable" in done.stderr
   assert done.stderr.count("\n") == 1 and not (tmp_path / "sft").exists()
+
+
+def run_on_files(workdir, cache, stage, *lines):
+  """Runs a stage with the smoke config as these lines change it; gives what it printed."""
+  module, config, _ = STAGES[stage]
+  path = workdir / f"{config}.py"
+  path.write_text("\n  ".join([
+    f"from configs.{config} import get_config as tiny\n\n\ndef get_config():", 'c = tiny("smoke")',
+    *lines, "return c\n"]))
+  done = subprocess.run(
+    [sys.executable, "-m", f"searchjax.{module}", "--config", path, "--workdir", workdir / stage],
+    cwd=ROOT, env=environment(cache), capture_output=True, text=True, timeout=900)
+  assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+  return done.stdout
+
+
+def write_rows(path, rows):
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return str(path)
+
+
+def test_every_stage_takes_files_and_says_what_it_leaves_out(chains, cache, tmp_path):
+  """In each file one row is malformed or one does not fit."""
+  tool = {"name": "search_web",
+          "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}
+  said = lambda asked, answer: [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+  chats = [{"messages": said(f"Name the {i}th letter.", f"It is {chr(97 + i)}.")} for i in range(5)]
+  called = [*said("Where is Foo?", ""), {"role": "tool", "content": "Foo is in Bar. " * 40},
+            {"role": "assistant", "content": "In Bar."}]
+  called[1]["tool_calls"] = [{"function": {"name": "search_web", "arguments": {"query": "Foo"}}}]
+  rows = [*chats, {"messages": called, "tools": [tool]}, {"messages": [{"role": "nobody", "content": ""}]}]
+  path = write_rows(tmp_path / "said.jsonl", rows)
+  printed = run_on_files(
+    tmp_path, cache, "sft", "c.steps = c.gate.every = c.checkpoint_every = 2",
+    f"c.data.files = dict(said={path!r})",
+    "c.data.weights = dict(tool_use=0.5, preference=0.2, said=0.3)")
+  assert "data.files.said: 7 rows, 6 kept, 1 malformed" in printed and "said.jsonl:7" in printed
+  row, last = metrics(tmp_path, "sft")
+  assert row["dropped_rows"] >= 1 and last["rollout_tool_calls"] >= 0
+
+  pairs = [{"prompt": f"Say {i}.", "first": f"It is {i}.", "second": "No.", "label": 1,
+            "votes": [1, i % 3 > 0]} for i in range(45)]
+  pairs += [pairs[0] | {"first": "It is 0. " * 60, "votes": []}, pairs[0] | {"label": 3}]
+  path = write_rows(tmp_path / "pairs.jsonl", pairs)
+  printed = run_on_files(
+    tmp_path, cache, "rm", "c.steps = c.holdout_every = 2", f"c.data.files = ({path!r},)")
+  assert "47 rows, 46 kept, 1 malformed" in printed and "1 pairs dropped: over 128 tokens" in printed
+  assert "15 pairs dropped: votes disagree" in printed and "pairs.jsonl:47: label" in printed
+  assert 0 <= metrics(tmp_path, "rm")[-1]["holdout_accuracy"] <= 1
+
+  questions = [{"id": f"{split}{i}", "text": f"Name the capital of {i}." + " Tell me." * 99 * (i > 4),
+                "answer": "Foo", "split": split} for split in ("rl", "heldout") for i in range(6)]
+  path = write_rows(tmp_path / "questions.jsonl", questions)
+  printed = run_on_files(
+    tmp_path, cache, "grpo", "c.steps = c.checkpoint_every = 1", 'c.mismatch = "routing_replay"',
+    f"c.data.questions_file = {path!r}")
+  assert f"data.questions_file: 5 of 6 questions of {path}, 1 left out as too long" in printed
+  assert metrics(tmp_path, "grpo")[0]["cut_pairs"] >= 0
+  printed = run_on_files(tmp_path, cache, "eval", "c.budgets = (5,)", f"c.data.questions_file = {path!r}")
+  assert f"data.questions_file: 5 of 6 questions of {path}, 1 left out as too long" in printed
+  assert json.loads((tmp_path / "eval/results.json").read_text())["n"] == 5
 
 
 if __name__ == "__main__":
