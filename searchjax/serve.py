@@ -34,6 +34,7 @@ import jax
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -447,7 +448,12 @@ def make_app(service: Service) -> Starlette:
     del request
     return JSONResponse({"version": searchjax.__version__, "weight_version": service.version})
 
-  return Starlette(routes=[
+  async def refused(request: Request, error: HTTPException) -> Response:
+    del request
+    content = openai_api.error_body(error.detail, status=error.status_code)
+    return JSONResponse(content, error.status_code, error.headers)
+
+  return Starlette(exception_handlers={HTTPException: refused}, routes=[
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/chat/completions", chat, methods=["POST"]),
     Route("/v1/models", models), Route("/health", health), Route("/version", version),

@@ -22,6 +22,7 @@ class Server:
 
   Attributes:
     faults: statuses, or raw bodies, answered before anything else.
+    message: of an error.
   """
 
   def __init__(
@@ -31,6 +32,7 @@ class Server:
     self.chat, self.kind, self.logprobs = chat, kind, logprobs
     self.version, self.change, self.length, self.last = list(version), change, length, last
     self.faults, self.asked, self.headers = [], [], []
+    self.message = "no room"
     self.busy = self.most_busy = 0
 
   def turn(self, text):
@@ -81,7 +83,7 @@ class Server:
     if isinstance(fault, bytes):
       return body, Response(fault, media_type="application/json")
     status, headers = fault if isinstance(fault, tuple) else (fault, {})
-    return body, JSONResponse({"error": {"message": "no room"}}, status, headers)
+    return body, JSONResponse({"error": {"message": self.message}}, status, headers)
 
   async def completions(self, request: Request):
     body, fault = await self.read(request)

@@ -44,6 +44,9 @@ def test_the_forms_of_a_message_mean_the_same():
   (call('"{\\"x\\": 1}"'), "the arguments of the call to f must be an object"),  # encoded twice
   (call("[1]"), "must be an object"),
   (call(None), "must be an object"),
+  ({"role": "assistant", "tool_calls": ["f"]}, "a tool call must be an object, got 'f'"),
+  ({"role": "assistant", "tool_calls": [{"function": None}]}, "a tool call must be an object, got 'None'"),
+  ({"role": "assistant", "tool_calls": 7}, "tool_calls must be a list, got int"),
 ])
 def test_t10_a_bad_message_is_named(message, reason):
   with pytest.raises(ValueError, match=f"message 1: .*{reason}"):

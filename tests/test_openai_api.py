@@ -44,6 +44,10 @@ def message(chat, thinking=False, **body):
   ({"ignore_eos": True}, "ignore_eos", "this server stops at"), ({"stop": [""]}, "stop", "list of texts"),
   ({"stop_token_ids": ["a"]}, "stop_token_ids", "token ids"), ({"stream": 1}, "stream", "true or false"),
   ({"seed": 2**64}, "seed", "got 18446744073709551616"),
+  ({"temperature": 10**400}, "temperature", "from 0.0 to 100.0"), ({"n": 10**400}, "n", "to 128"),
+  ({"seed": -(10**400)}, "seed", "from -9"), ({"max_tokens": 10**400}, "prompt", "the context has 1024"),
+  ({"top_p": float("inf")}, "top_p", "got Infinity"), ({"guided_json": {}}, "guided_json", "but null"),
+  ({"allowed_token_ids": [5]}, "allowed_token_ids", "but null"),
 ])
 def test_a_bad_completion_is_named(chat, body, param, words):
   with pytest.raises(BadRequest) as refused:
@@ -57,6 +61,7 @@ def test_a_bad_completion_is_named(chat, body, param, words):
   ({"messages": [{"role": "robot", "content": "x"}]}, "messages", "unknown role 'robot'"),
   ({"messages": [{"role": "user", "content": 3}]}, "messages", "content must be text"),
   ({"messages": []}, "messages", "must begin with"),
+  ({"messages": [*USER, {"role": "assistant", "tool_calls": ["f"]}]}, "messages", "must be an object"),
   ({"tools": [{"name": 3}]}, "tools", "expected a list"), ({"tools": {}}, None, None),
   ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools", "no schema"),
   ({"tool_choice": "required"}, "tool_choice", "are known"),
@@ -85,6 +90,13 @@ def test_T13_the_context_is_checked_on_the_ids_that_are_fed(chat):
   assert message(chat, max_completion_tokens=5).max_tokens == [5]
   without = message(chat, tools=[SEARCH_WEB], tool_choice="none")
   assert without.prompts == [chat.encode_prompt(USER)]
+
+
+def test_what_no_sampler_can_hold_is_brought_into_its_range(chat):
+  """One request would end the engine for all others: int32 overflows, a log-prob is NaN."""
+  assert completion(chat, top_k=2**40).sampling.top_k == chat.vocab_size
+  assert completion(chat, temperature=1e-38).sampling.temperature == 1e-6
+  assert completion(chat, temperature=0).sampling.temperature == 0.0
 
 
 def test_what_a_completion_asks_for(chat):

@@ -159,6 +159,20 @@ def test_Y3_rollouts_say_whose_they_are_and_training_refuses_a_mixture(chat):
     run(Server(chat, version=["7"] * 3 + ["8"]), chat, training=True)
 
 
+@pytest.mark.parametrize("changes, reason", [
+  ({"logprobs": None}, "missing or above 0"), ({"version": [None]}, "which weights"),
+  ({"change": lambda tokens, logps: (tokens, [*logps[:-1], 0.3])}, "missing or above 0"),
+])
+def test_what_the_probe_found_is_held_to_in_every_turn_that_trains(chat, changes, reason):
+  """A server behind a balancer may lose its options; NaN would reach the loss."""
+  server = Server(chat)
+  with served(server.app()) as url, open_engine(url, chat, training=True) as engine:
+    vars(server).update(changes)
+    e = episode(chat)
+    engine.run(None, [e], temperature=1.0)
+  assert (e.stop, e.valid) == ("infra", False) and reason in e.failure
+
+
 def test_a_stage_that_trains_takes_no_server(chat):
   config = ml_collections.ConfigDict({"inference": {"url": "http://127.0.0.1:9"}})
   with pytest.raises(ValueError, match="leave inference.url empty; it is for searchjax.evaluate"):
@@ -292,20 +306,27 @@ def test_bad_starts_are_one_line(chat):
     open_engine(url, chat)
   with pytest.raises(ValueError, match="must be http:// or https://"):
     open_engine("localhost:8000", chat)
+  with pytest.raises(ValueError, match="must be http:// or https://"):
+    open_engine("http://host:port", chat)
   with served(Starlette(routes=[Route("/v1/models", lambda r: JSONResponse({"data": []}))])) as url:
     with pytest.raises(ValueError, match='has no model ""'):
       open_engine(url, chat)
 
 
 def test_the_key_is_sent_and_never_told(chat, monkeypatch):
-  monkeypatch.setenv("INFERENCE_API_KEY", "secret-key")
+  monkeypatch.setenv("INFERENCE_API_KEY", "secret-key\n")
   server = Server(chat)
   with served(server.app()) as url, open_engine(f"{url}/v1", chat) as engine:
     assert server.headers[0]["authorization"] == "Bearer secret-key"
-    server.faults = [401]
+    server.faults, server.message = [401], "no such key: secret-key"
     e = episode(chat)
     engine.run(None, [e], temperature=1.0)
-    assert "key was refused" in e.failure and "secret" not in e.failure
+    assert "key was refused" in e.failure and "no such key: ..." in e.failure
+    assert "secret" not in e.failure
+  monkeypatch.setenv("INFERENCE_API_KEY", "secret\nkey")
+  with pytest.raises(ValueError, match="INFERENCE_API_KEY: expected printable ASCII") as error:
+    open_engine("http://127.0.0.1:9", chat)
+  assert "secret" not in str(error.value)
 
 
 def test_a_prompt_that_fills_the_context_and_forced_turns_are_refused(chat):

@@ -284,6 +284,20 @@ def test_a_bad_request_is_openais_error(client, path, body, param):
   assert error["type"] == "invalid_request_error" and "\n" not in error["message"]
 
 
+def test_another_path_or_method_is_openais_error_too(client):
+  for reply, status in ((client.get("/v1/engines"), 404), (client.get(CHAT), 405)):
+    error = reply.json()["error"]
+    assert (reply.status_code, error["type"]) == (status, "invalid_request_error")
+    assert error["code"] is None
+
+
+def test_half_a_surrogate_pair_is_quoted_in_an_error(client):
+  call = {"function": {"name": "\ud800", "arguments": "x"}}
+  body = json.dumps({"messages": [*USER, {"role": "assistant", "tool_calls": [call]}]})
+  reply = client.post(CHAT, content=body.encode())
+  assert reply.status_code == 400 and "are not JSON" in reply.json()["error"]["message"]
+
+
 def test_another_model_and_no_json(client):
   reply = client.post(COMPLETION, json={"model": "gpt", "prompt": "a"})
   assert reply.status_code == 404 and reply.json()["error"]["code"] == "model_not_found"

@@ -69,7 +69,12 @@ def _read_message(message: Mapping) -> Message:
     thinking = message.get("reasoning_content")
   if not isinstance(thinking, str | None):
     raise ValueError(f"thinking must be text, got {type(thinking).__name__}")
-  calls = [*(message.get("calls") or ()), *(message.get("tool_calls") or ())]
+  calls: list[Any] = []
+  for name in ("calls", "tool_calls"):
+    given = message.get(name) or ()
+    if not isinstance(given, list | tuple):
+      raise ValueError(f"{name} must be a list, got {type(given).__name__}")
+    calls += given
   if role != "assistant" and (calls or thinking):
     raise ValueError(f"only an assistant calls tools or thinks, not the {role}")
   return Message(
@@ -91,10 +96,12 @@ def _text(content: Any) -> str:
   return "".join(part["text"] for part in content)
 
 
-def _read_call(call: ToolCall | Mapping) -> ToolCall:
+def _read_call(call: Any) -> ToolCall:
   if isinstance(call, ToolCall):
     return call
-  call = call.get("function", call)
+  call = call.get("function", call) if isinstance(call, Mapping) else call
+  if not isinstance(call, Mapping):
+    raise ValueError(f"a tool call must be an object, got {str(call)[:60]!r}")
   name, arguments = call.get("name"), call.get("arguments", {})
   if not isinstance(name, str) or not name:
     raise ValueError(f"a tool call needs the tool's name, got {name!r}")

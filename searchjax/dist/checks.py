@@ -4,6 +4,7 @@ Types are checked where overrides are read (`dist.settings`); here are ranges an
 that a config has are looked at.
 """
 
+import urllib.parse
 from typing import Any
 
 from searchjax.dist.settings import flatten
@@ -94,6 +95,24 @@ def check_config(config: Any) -> None:
               "whole distribution", values[key])
   if values.get("engine.layout") == "decode":
     _check_engine(values)
+
+
+def check_url(key: str, url: str) -> None:
+  """Refuses an address that no request can be sent to, or that holds a password: it is recorded.
+
+  Raises:
+    ValueError: see above, under the key's name; never with the password.
+  """
+  if "@" in url.partition("//")[2].partition("/")[0]:
+    raise ValueError(f"{key} must be without user and password, since it is recorded; let "
+                     "a proxy on this machine add them")
+  try:
+    parts = urllib.parse.urlsplit(url)
+    fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+  except ValueError:  # a port or an IPv6 address that is none
+    fits = False
+  if not fits:
+    raise ValueError(f'{key} must be http:// or https://, got "{url}"')
 
 
 def _check_engine(values):

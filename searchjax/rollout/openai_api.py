@@ -26,7 +26,14 @@ NEUTRAL = {
   "logit_bias": ({},), "best_of": (1,), "echo": (False,), "suffix": ("",), "min_tokens": (0,),
   "response_format": ({"type": "text"},), "top_logprobs": (0,), "use_beam_search": (False,),
   "functions": ([],), "parallel_tool_calls": (True,), "prompt_logprobs": (0,),
+  "function_call": (None,), "modalities": (["text"],), "web_search_options": (None,),
+  "typical_p": (1,), "length_penalty": (1,), "bad_words": ([],), "allowed_token_ids": (None,),
+  "structured_outputs": (None,), "guided_json": (None,), "guided_regex": (None,),
+  "guided_choice": (None,), "guided_grammar": (None,), "chat_template": (None,),
+  "add_generation_prompt": (True,), "continue_final_message": (False,),
+  "include_stop_str_in_output": (False,), "truncate_prompt_tokens": (None,),
 }
+LEAST_TEMPERATURE = 1e-6  # the sampler's; 0 is greedy
 
 
 class BadRequest(ValueError):
@@ -155,6 +162,7 @@ def _wanted(
       f"ignore_eos: this server stops at {list(chat.stop_ids)} whatever is asked", "ignore_eos"
     )
   top_k = _number(body, "top_k", 0, int, -1, None)
+  temperature = _number(body, "temperature", 1.0, float, 0.0, 100.0)
   options = body.get("stream_options") or {}
   if not isinstance(options, dict):
     raise BadRequest("stream_options: expected an object", "stream_options")
@@ -162,7 +170,8 @@ def _wanted(
     chat=chat, is_chat=is_chat, prompts=prompts, max_tokens=most, thinks=thinks, logprobs=logprobs,
     n=_number(body, "n", 1, int, 1, MOST_CHOICES),
     sampling=Sampling(
-      _number(body, "temperature", 1.0, float, 0.0, 100.0), max(top_k, 0),
+      max(temperature, LEAST_TEMPERATURE) if temperature else 0.0,
+      min(max(top_k, 0), chat.vocab_size),  # all ids are no restriction
       _number(body, "top_p", 1.0, float, 0.0, 1.0, above=True),
     ),
     seed=_number(body, "seed", None, int, -(2**63), 2**64 - 1),
@@ -232,8 +241,8 @@ def _number(
   if value is None:
     return default
   fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-  if not fits or not math.isfinite(value) or value < low or (above and value == low) or (
-    high is not None and value > high):
+  if not fits or not low <= value <= (math.inf if high is None else high) or (
+    (above and value == low) or value == math.inf):
     bounds = f"{'above' if above else 'from'} {low}" + (f" to {high}" if high is not None else "")
     raise BadRequest(f"{name}: expected {kind.__name__} {bounds}, got {_short(value)}", name)
   return kind(value)
@@ -248,8 +257,9 @@ def _short(value: Any) -> str:
 
 def error_body(message: str, *, status: int, param: str | None = None) -> dict:
   """OpenAI's error object."""
+  message = message.encode("utf-8", "replace").decode()  # it may quote half a surrogate pair
   kind = "invalid_request_error" if status < 500 else "server_error"
-  code = "model_not_found" if status == 404 else None
+  code = "model_not_found" if status == 404 and param == "model" else None
   return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

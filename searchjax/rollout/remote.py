@@ -39,6 +39,7 @@ import tenacity
 from searchjax.data.chat import ChatFormat
 from searchjax.data.markup import CALL_CLOSE, CALL_OPEN, END
 from searchjax.data.messages import read_messages
+from searchjax.dist.checks import check_url
 from searchjax.rollout.engine import EngineCounts
 from searchjax.rollout.schedule import Conversation
 from searchjax.search.reply import Reply, refusal
@@ -50,6 +51,7 @@ PROBE = "Say anything."
 PROBE_TOKENS, PROBE_TEMPERATURE = 8, 0.01
 # Natural logarithm units: more than a server's rounding, less than any temperature makes.
 SAME_LOGPROB, INFORMATIVE_LOGPROB = 0.02, -0.1
+MOST_LOGPROB = 1e-3  # of a probability of 1, rounded
 
 
 class ServerFailure(Exception):
@@ -336,6 +338,14 @@ def _checked(
   return Turn(list(tokens), [float(p) for p in logps], stopped, version)
 
 
+def _check_trainable(turn: Turn) -> None:
+  """Refuses a turn without what the server gave when it was probed."""
+  if not all(math.isfinite(p) and p <= MOST_LOGPROB for p in turn.logps):
+    raise ServerFailure("a log-prob that is missing or above 0")
+  if turn.version is None:
+    raise ServerFailure("a reply that does not say which weights it is of")
+
+
 def _signed(seed: int) -> int:
   return seed - 2**64 if seed >= 2**63 else seed
 
@@ -388,12 +398,12 @@ class RemoteEngine:
     retries: int = 4,
     backoff_s: float = 0.5,
   ):
-    if not url.startswith(("http://", "https://")):
-      raise ValueError(f'inference.url must be http:// or https://, got "{url}"')
+    check_url("inference.url", url)
     self.url = url.rstrip("/").removesuffix("/v1")
     self.length, self.training = length, training
     self.timeout_s, self.retries, self.backoff_s = timeout_s, retries, backoff_s
     self._chat, self._tools, self._connections = chat, tools, connections
+    self._key = _read_key()
     self._counts = EngineCounts()
     self._loop = asyncio.new_event_loop()
     self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="inference")
@@ -482,9 +492,7 @@ class RemoteEngine:
     limits = httpx.Limits(
       max_connections=self._connections, max_keepalive_connections=self._connections
     )
-    headers = {}
-    if os.environ.get(KEY_VARIABLE):
-      headers["authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
+    headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
     # The deadline of an attempt bounds all of it, so the client needs none of its own.
     self._client = httpx.AsyncClient(
       base_url=self.url, limits=limits, timeout=None, trust_env=False, headers=headers
@@ -512,6 +520,8 @@ class RemoteEngine:
       )
       try:
         turn = await self._sample(self._form, ask)
+        if self.training:
+          _check_trainable(turn)
       except ServerFailure as failure:
         c.fail(failure.reason)
         return
@@ -585,7 +595,8 @@ class RemoteEngine:
       read = Reply(reply.status_code, reply.headers, reply.content, time.time())
       why = refusal(read, keyed=True)
       raise ServerFailure(
-        f"{why.reason}{_told(reply)}", status=reply.status_code, again=why.again, wait_s=why.wait_s
+        f"{why.reason}{_told(reply, self._key)}", status=reply.status_code, again=why.again,
+        wait_s=why.wait_s,
       )
     try:
       return reply.json()
@@ -658,12 +669,21 @@ class RemoteEngine:
     return "unscaled" if informative else "unclear"
 
 
-def _told(reply: httpx.Response) -> str:
-  """The first words of an error's message, where there is one."""
+def _read_key() -> str:
+  """The key that the environment holds; "" for none."""
+  key = os.environ.get(KEY_VARIABLE, "").strip()
+  if not (key.isascii() and (key.isprintable() or not key)):
+    raise ValueError(f"environment variable {KEY_VARIABLE}: expected printable ASCII")
+  return key
+
+
+def _told(reply: httpx.Response, key: str) -> str:
+  """The first words of an error's message, where there is one; never the key, though it may be."""
   try:
     error = reply.json()
     error = error.get("error", error)
     message = error["message"] if isinstance(error, dict) else error
   except (ValueError, KeyError, AttributeError):
     return ""
-  return f" ({' '.join(str(message).split())[:200]})"
+  text = " ".join(str(message).split())
+  return f" ({(text.replace(key, '...') if key else text)[:200]})"

@@ -4,9 +4,9 @@ Ranges of single values are in dist/checks.py. Keys come from the environment al
 """
 
 import os
-import urllib.parse
 from typing import Any
 
+from searchjax.dist.checks import check_url
 from searchjax.search.faults import parse_faults
 from searchjax.search.providers import PROVIDERS, Provider, Secret, is_loopback
 from searchjax.search.screening import Screening
@@ -41,7 +41,7 @@ def check_search(section: Any) -> None:
   kind = PROVIDERS[section["provider"]]
   url = section["url"]
   if url:
-    _check_url(url)
+    check_url("search.url", url)
   if kind.key_name and url and not (url.startswith("https://") or is_loopback(url)):
     raise ValueError(f'search.url: a key is sent over https only, got "{url}"')
   if kind.name == "searxng" and not url:
@@ -58,20 +58,6 @@ def check_search(section: Any) -> None:
                      "search.provider=local and no search.url")
   Screening(section["blocked_domains"], section["leak_ngram"])
   read_keys(kind, section["replay"])
-
-
-def _check_url(url: str) -> None:
-  """Refuses what no request can be sent to, and a password, since addresses are recorded."""
-  try:
-    parts = urllib.parse.urlsplit(url)
-    fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-  except ValueError:  # a port or an IPv6 address that is none
-    fits = False
-  if "@" in url.partition("//")[2].partition("/")[0]:
-    raise ValueError("search.url: expected a URL without user and password, since it is recorded; "
-                     "let a proxy on this machine add them")
-  if not fits:
-    raise ValueError(f'search.url: expected an http(s) URL, got "{url}"')
 
 
 def read_keys(kind: type[Provider], replay: bool) -> tuple[Secret, dict[str, str]]:

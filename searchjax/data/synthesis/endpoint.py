@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import httpx
 import tenacity
 
+from searchjax.dist.checks import check_url
 from searchjax.search.reply import Reply, refusal
 
 KEY_VARIABLE = "INFERENCE_API_KEY"
@@ -49,12 +50,11 @@ class Endpoint:
     retries: int = 4, backoff_s: float = 0.5, key_variable: str = KEY_VARIABLE,
     temperature: float = 0.0,
   ):
-    if not url.startswith(("http://", "https://")):
-      raise ValueError(f'inference.url must be http:// or https://, got "{url}"')
+    check_url("inference.url", url)
     self.url, self.model = url.rstrip("/").removesuffix("/v1"), model
     self.temperature = temperature
     self.connections, self.retries, self.backoff_s = connections, retries, backoff_s
-    key = os.environ.get(key_variable)
+    key = os.environ.get(key_variable, "").strip()
     self._client = httpx.Client(
       timeout=timeout_s, trust_env=False,
       headers={"authorization": f"Bearer {key}"} if key else {},
