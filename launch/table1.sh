@@ -76,9 +76,10 @@ if [ -z "$synthetic" ]; then
 fi
 mapfile -t baselines <<< "$baseline"
 mapfile -t synthetics <<< "$synthetic"
-stage "questions" searchjax.table1 questions --workdir "$table" --seed "$seed" --size "$size" \
-  ${baseline:+--baseline "${baselines[@]}"} --synthetic "${synthetics[@]}"
 variant="${smoke:-:ablation}"
+stage "questions" searchjax.table1 questions --workdir "$table" --seed "$seed" --size "$size" \
+  --config "configs/grpo_tiny.py$variant" ${more[@]+"${more[@]}"} \
+  ${baseline:+--baseline "${baselines[@]}"} --synthetic "${synthetics[@]}"
 for arm in baseline synthetic; do
   stage "$arm: GRPO" searchjax.train_grpo --config "configs/grpo_tiny.py$variant" --workdir "$table/$arm/grpo" \
     "--config.seed=$seed" "--config.data.questions_file=$table/$arm.jsonl" ${more[@]+"${more[@]}"}

@@ -1,10 +1,12 @@
 """Table 1: a policy trained on public-format questions and one on synthetic questions.  HOST.
 
-  python -m searchjax.table1 questions --workdir W/table1 --synthetic FILE.jsonl [--baseline FILE …]
+  python -m searchjax.table1 questions --workdir W/table1 --config GRPO.py --synthetic FILE.jsonl
+    [--baseline FILE …]
   python -m searchjax.table1 table --workdir W/table1
 
-`questions` reads both sets with the publishers' readers, filters, formats and matches them alike,
-and writes W/table1/{baseline,synthetic}.jsonl for data.questions_file. `table` compares the
+`questions` reads both sets with the publishers' readers, filters and formats them alike, leaves out
+what the arms' GRPO has no room for, cuts both to one size, and writes
+W/table1/{baseline,synthetic}.jsonl for data.questions_file. `table` compares the
 evaluations in W/table1/{baseline,synthetic}/eval. launch/table1.sh runs both with training between.
 
 Without files of its own the baseline is questions of one and two facts about the local web, each
@@ -23,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from searchjax import figures
+from searchjax.data.prompt_formats import with_format
 from searchjax.data.public_qa import QAExample, Quality, read_questions
 from searchjax.data.questions import FRAMES, PHRASES, Question, forward_questions
 from searchjax.data.rows import Account
@@ -32,6 +35,8 @@ from searchjax.dist import settings
 from searchjax.dist.run_log import write_json, write_jsonl
 from searchjax.evals.statistics import paired_difference
 from searchjax.evaluate import digest
+from searchjax.reward.preference import pair_has_room
+from searchjax.rollout.agent import load_chat, prompt_has_room
 from searchjax.search.atlas import Atlas, fold, load_atlas
 
 ARMS = ("baseline", "synthetic")
@@ -117,7 +122,22 @@ def held_out_names(atlas: Atlas) -> NameFinder:
   return NameFinder(names, [*FRAMES, *phrases, *all_wording()], fold)
 
 
-def read_arm(paths: Sequence[str], account: Account, held_out: NameFinder) -> list[QAExample]:
+def make_fits(config: Any, *, seed: int, plain: float) -> Callable[[str], bool]:
+  """Whether a run of `config` has room for a question, with the format that it will be given."""
+  chat = load_chat(config.tokenizer, **config.get("chat", {}))
+
+  def fits(question: str) -> bool:
+    text, _ = with_format(question, seed=seed, plain=plain)
+    return prompt_has_room(config, chat, text) and pair_has_room(
+      chat, text, config.limits.answer_tokens, config.scorer.length
+    )
+
+  return fits
+
+
+def read_arm(
+  paths: Sequence[str], account: Account, held_out: NameFinder, fits: Callable[[str], bool]
+) -> list[QAExample]:
   """The questions of an arm's files that may be trained on; the others are counted by reason."""
   kept = []
   for example in read_questions(paths, account, quality=Quality(), similarity=0.8):
@@ -126,6 +146,8 @@ def read_arm(paths: Sequence[str], account: Account, held_out: NameFinder) -> li
       account.dropped["asked in another format"] += 1  # formats are drawn below, for both arms
     elif any(map(held_out.found, said)):
       account.dropped["names a held-out entity"] += 1
+    elif not fits(example.question):
+      account.dropped["too long for the run"] += 1
     else:
       kept.append(example)
   return kept
@@ -155,7 +177,8 @@ def write_questions(arguments) -> None:
   files = {"synthetic": given["synthetic"], "baseline": given["baseline"] or write_public(
     atlas, workdir / "public", count=2 * arguments.size, seed=arguments.seed)}
   accounts = {arm: Account() for arm in ARMS}
-  examples = {arm: read_arm(files[arm], accounts[arm], held_out) for arm in ARMS}
+  fits = make_fits(arguments.config, seed=arguments.seed, plain=arguments.plain)
+  examples = {arm: read_arm(files[arm], accounts[arm], held_out, fits) for arm in ARMS}
   for arm in ARMS:
     if not examples[arm]:
       raise ValueError(f"{arm}: no question to train on in {', '.join(files[arm])}: "
@@ -292,6 +315,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   questions.add_argument("--synthetic", nargs="+", required=True, metavar="FILE")
   questions.add_argument("--baseline", nargs="+", default=[], metavar="FILE",
                          help="public sets, as for searchjax.data.inspect")
+  questions.add_argument("--config", required=True, metavar="FILE.py[:VARIANT]",
+                         help="of both arms' GRPO; --config.KEY=VALUE as there")
   questions.add_argument("--size", type=int, default=300, help="questions of each set (300)")
   questions.add_argument("--plain", type=float, default=0.5,
                          help="share of questions without a format instruction (0.5)")
@@ -300,10 +325,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   table.set_defaults(run=write_table)
   for part in (questions, table):
     part.add_argument("--workdir", required=True, type=pathlib.Path, metavar="W/table1")
-  arguments = parser.parse_args(argv)
+  arguments, rest = parser.parse_known_args(argv)
   if getattr(arguments, "size", 1) < 1:
     parser.error(f"--size must be at least 1, got {arguments.size}")
   try:
+    overrides = settings.collect_overrides(rest, allowed="config" in arguments)
+    if "config" in arguments:
+      arguments.config = settings.load_config(arguments.config, overrides)
     arguments.run(arguments)
   except ValueError as error:
     if not settings.is_ours(error, None):

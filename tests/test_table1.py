@@ -1,6 +1,7 @@
 """Table 1: two sets of one size, through the publishers' layouts, held-out names left out; the table."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -31,7 +32,9 @@ def synthetic(tmp_path):
 
 
 def make(workdir, synthetic, *more):
-  return table1.main(["questions", "--workdir", str(workdir), "--synthetic", synthetic, *more])
+  config = pathlib.Path(__file__).resolve().parents[1] / "configs/grpo_tiny.py"
+  return table1.main(["questions", "--workdir", str(workdir), "--config", str(config), *more,
+                      "--synthetic", synthetic])
 
 
 def test_the_baseline_is_read_from_five_public_layouts(tmp_path):
@@ -58,6 +61,18 @@ def test_both_sets_are_of_one_size_and_name_nothing_held_out(tmp_path, synthetic
   assert "1 dropped: names a held-out entity" in said[3]
 
 
+def test_what_the_run_has_no_room_for_is_counted_and_both_sets_stay_of_one_size(
+    tmp_path, synthetic, capsys):
+  rows = [json.loads(line) for line in pathlib.Path(synthetic).read_text().splitlines()[:21]]
+  for row in rows[:5]:
+    row["text"] += " It is said to be far away, in the mountains."
+  write_jsonl(pathlib.Path(synthetic), rows)
+  make(tmp_path / "t", synthetic, "--size", "30", "--plain", "1", "--config.scorer.length=88")
+  record = json.loads((tmp_path / "t/arms.json").read_text())["arms"]
+  assert record["baseline"]["n"] == record["synthetic"]["n"] == 16
+  assert "5 dropped: too long for the run" in capsys.readouterr().out
+
+
 def test_the_same_command_reads_nothing_anew_and_another_is_refused(
     tmp_path, synthetic, capsys, monkeypatch):
   make(tmp_path / "t", synthetic, "--size", "7")
@@ -75,6 +90,8 @@ def test_the_same_command_reads_nothing_anew_and_another_is_refused(
   (["--baseline", "none.jsonl"], "none.jsonl: no such file"),
   (["--baseline", "empty.jsonl"], "baseline: no question to train on in empty.jsonl: 1 rows, 0 kept"),
   (["--plain", "2"], "got 2.0"),
+  (["--config.scorer.long=3"], 'unknown config key "scorer.long"'),
+  (["--sizes", "3"], 'unknown argument "--sizes"'),
 ])
 def test_bad_input_is_one_line_and_leaves_nothing(
     tmp_path, synthetic, capsys, monkeypatch, arguments, told):

@@ -76,6 +76,12 @@ def pair_rows(
   return batches
 
 
+def pair_has_room(chat: ChatFormat, prompt: str, answer_tokens: int, length: int) -> bool:
+  """Whether two answers of so many tokens each fit beside a prompt in a row of `length` tokens."""
+  ids, _, _ = encode_pair(chat, Pair(prompt, "", "", 0.5))
+  return len(ids) + 2 * answer_tokens <= length
+
+
 class PreferenceScorer:
   """P̄ of answers against references, remembering every pair it has scored.
 
@@ -105,9 +111,8 @@ class PreferenceScorer:
     )
 
   def has_room(self, prompt: str, answer_tokens: int) -> bool:
-    """Whether two answers of so many tokens each fit beside a prompt."""
-    ids, _, _ = encode_pair(self._chat, Pair(prompt, "", "", 0.5))
-    return len(ids) + 2 * answer_tokens <= self._length
+    """See `pair_has_room`."""
+    return pair_has_room(self._chat, prompt, answer_tokens, self._length)
 
   def _fitting(self, texts: tuple[str, str, str]) -> Pair:
     """A prompt and two answers as a pair that fits a row; each answer has half of the room."""
