@@ -226,6 +226,22 @@ def test_the_sample_of_the_atlas_is_read(shared):
   assert plain(andorra.sentences[0]) == "The capital of Andorra is Andorra la Vella."
 
 
+def test_the_sample_of_chains_is_walked_over_the_sample_of_pages(shared):
+  """What stands on the pages there are; a relation derived from several pages is on none."""
+  folder = shared / "data" / "atlas"
+  pages = load_atlas(folder / "pages_sample.jsonl").pages
+  chains = [json.loads(line) for line in (folder / "chains_sample.jsonl").read_text().splitlines()]
+  walked = []
+  for chain in chains:
+    steps = list(zip(chain["path"], chain["relations"], chain["path"][1:], strict=False))
+    assert len(steps) == len(chain["relations"]) == chain["hops"] == len(chain["path"]) - 1
+    assert len(set(chain["path"])) == len(chain["path"]) and chain["answer"]
+    for subject, relation, end in steps:
+      said = [s for s in pages[subject].statements if s.relation == relation] if subject in pages else []
+      walked += [end in (s.object or s.literal for s in said)] if said else []
+  assert len(chains) == 36 and len(walked) == 8 and all(walked)
+
+
 # ---- the builder
 
 
