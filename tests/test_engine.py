@@ -194,6 +194,25 @@ def test_a_pool_of_as_many_slots_as_lanes_is_read_without_an_index(engine, param
     np.testing.assert_array_equal(np.concatenate(a.routing), np.concatenate(b.routing))
 
 
+def test_one_thread_gives_the_engines_their_copies(params, monkeypatch):
+  """Two that read the shards of one new array at once saw one of two, 8 times in 8,000."""
+  made, ran = [], []
+  copy = engines._on_device
+  monkeypatch.setattr(
+    engines, "_on_device", lambda a, e: (made.append(threading.get_ident()), copy(a, e))[1]
+  )
+  monkeypatch.setattr(Engine, "run", lambda self, here, *_, **__: ran.append((self.device, here)))
+  group = engines.EngineGroup(
+    CONFIG, devices=jax.local_devices()[:2], lanes=2, length=LENGTH, feed_rows=2, feed_tokens=8,
+    decode_steps=3, stop_ids=(7,),
+  )
+  group.run(params, [Scripted(0), Scripted(1)], temperature=1.0)
+  assert set(made) == {threading.get_ident()}
+  for device, here in ran:
+    assert all(leaf.devices() == {device} for leaf in jax.tree.leaves(here))
+  assert {device for device, _ in ran} == set(jax.local_devices()[:2])
+
+
 def test_nothing_compiles_after_the_first_use(engine, params):
   run(engine, params, [1, 1, 2])
   with jax.log_compiles(), warnings_of("jax") as lines:

@@ -406,12 +406,15 @@ class EngineGroup:
     if self.divided:
       return run(self.engines[0], params, 0)
 
-    def one(i, engine):
-      run(engine, jax.tree.map(lambda a: _on_device(a, engine), params), i)
-
+    # By one thread: two that ask an array for its shards at once may find it half taken apart.
+    copies = [jax.tree.map(lambda a, e=e: _on_device(a, e), params) for e in self.engines]
     with concurrent.futures.ThreadPoolExecutor(len(self.engines)) as pool:
-      for done in [pool.submit(one, i, engine) for i, engine in enumerate(self.engines)]:
-        done.result()
+      started = [
+        pool.submit(run, engine, copy, i)
+        for i, (engine, copy) in enumerate(zip(self.engines, copies, strict=True))
+      ]
+      for one in started:
+        one.result()
 
   def take_counts(self) -> EngineCounts:
     """Counts since the last call, over all engines; seconds are their mean."""
