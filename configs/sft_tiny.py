@@ -1,7 +1,7 @@
 """SFT warm-up of a 0.6M-parameter Qwen3.5-MoE on demonstrations of searching the atlas.
 
 Shows      a policy that searches, copies names from results and answers, but searches too much.
-Hardware   two CPU cores, about 9 minutes.
+Hardware   two CPU cores, about 7 minutes.
 Expect     greedy held-out accuracy about .6 with twice the calls needed (.64, 4.49 of 2.00).
 Command    python -m searchjax.train_sft --config configs/sft_tiny.py --workdir runs/tiny/sft
 Variants   configs/sft_tiny.py:smoke runs in about a minute and learns nothing.
