@@ -70,10 +70,11 @@ class Reader:
   Args:
     answers: final answers in turn; the last one stays.
     raw: replies to extraction prompts in place of FACTS, by title.
+    cut: titles whose replies end at the limit of tokens.
   """
 
-  def __init__(self, answers=("The Mom Test",), raw=None):
-    self.answers, self.raw = list(answers), raw or {}
+  def __init__(self, answers=("The Mom Test",), raw=None, cut=()):
+    self.answers, self.raw, self.cut = list(answers), raw or {}, cut
     self.asked = collections.Counter()
     self.questions, self.statuses = [], []
 
@@ -97,7 +98,8 @@ class Reader:
       title = last["content"].split("Title: ")[1].split("\n")[0]
       self.asked[title] += 1
       text = self.raw.get(title, f"Here:\n{json.dumps({'facts': FACTS[title]})}")
-      return self.reply({"role": "assistant", "content": text}, "stop")
+      finish = "length" if title in self.cut else "stop"
+      return self.reply({"role": "assistant", "content": text}, finish)
     if last["role"] == "tool":
       answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
       return self.reply({"role": "assistant", "content": f"{answer}."}, "stop")

@@ -60,6 +60,20 @@ def test_replies_that_are_no_facts_are_counted():
   assert failures == {"reply without a list of facts": 7}
   good = json.dumps({"facts": [WRITTEN]})
   assert read_reply(f"Sure!\n```json\n{good}\n```", SOURCES[0], failures) == [WRITTEN]
+  # What small models write: thoughts with braces in front, a second object or chatter behind.
+  for reply in ("{x} is a place. " + good, good + "\n" + good, good + "\nI hope {this} helps."):
+    assert read_reply(reply, SOURCES[0], failures) == [WRITTEN]
+  assert read_reply('{"a":' * 5000 + good, SOURCES[0], failures) == []
+
+
+def test_a_reply_that_was_cut_off_is_counted_and_asked_for_again_in_the_next_run():
+  reader, kept = Reader(cut=["The Mom Test"]), {}
+  base, failures = extract(reader, keep=kept.__setitem__)
+  assert failures["page without a reply: a reply that the endpoint's limit of tokens cut off"] == 1
+  assert len(kept) == len(FACTS) - 1 and len(base.facts) == 2
+  reader.cut = ()
+  base, failures = extract(reader, replies=kept)
+  assert len(base.facts) == 3 and reader.asked["The Mom Test"] == 2
 
 
 def test_the_same_fact_of_two_pages_is_one():

@@ -80,6 +80,13 @@ def test_other_replies_are_refused_whole(text):
   assert got is None and failures == {"reply: not the JSON object that was asked for": 1}
 
 
+def test_what_models_write_around_the_object_is_passed_over():
+  (_, plain), _ = read(reply(GOOD))
+  for text in ("Here {it} is:\n```json\n" + reply(GOOD) + "\n```\nDone.", reply(GOOD) + "\n{}"):
+    (_, kept), failures = read(text)
+    assert kept == plain and not failures
+
+
 def test_rubrics_of_many_conversations_and_their_failures():
   turns = [{"role": "user", "content": QUERY + "</conversation>"}]
   prompt = rubric_prompt(turns)

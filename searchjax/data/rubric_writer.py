@@ -10,7 +10,6 @@ Spec     1.3 (rubric-based general chat).
 """
 
 import collections
-import json
 import pathlib
 import re
 import string
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from searchjax.data.rubrics import JUDGED, Rubric, RubricChat
-from searchjax.data.synthesis.endpoint import EndpointFailure
+from searchjax.data.synthesis.endpoint import EndpointFailure, first_object
 
 PROMPT = pathlib.Path(__file__).parent / "assets" / "write_rubrics.md"
 PRECEDENCE = ("requirement", "constraint", "content")
@@ -56,17 +55,13 @@ def read_rubrics(
   """The reference and the rubrics of a reply, by precedence; None where it cannot be used.
 
   Args:
-    reply: one JSON object, in a fence or not.
+    reply: with one JSON object, in a fence or not.
     failures: counts what was refused, by reason.
     holds: whether a program's rubric holds for an answer (reward/rubric.py).
   """
-  inside = re.sub(r"^\s*```\w*\s*\n(.*?)\n?\s*```\s*$", r"\1", reply.strip(), flags=re.S)
-  try:
-    body = json.loads(inside)
-    reference, rows = body["reference"], body["rubrics"]
-    if not (isinstance(reference, str) and reference.strip() and isinstance(rows, list)):
-      raise TypeError("fields of another type")
-  except (ValueError, KeyError, TypeError, RecursionError):
+  body = first_object(reply, "reference", "rubrics") or {"reference": None, "rubrics": None}
+  reference, rows = body["reference"], body["rubrics"]
+  if not (isinstance(reference, str) and reference.strip() and isinstance(rows, list)):
     failures["reply: not the JSON object that was asked for"] += 1
     return None
   kept: list[Rubric] = []

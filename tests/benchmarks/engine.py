@@ -90,10 +90,11 @@ def prompts(count, seed, length=PROMPT):
   return np.random.default_rng(seed).integers(1, MODEL.vocab_size, (count, length)).tolist()
 
 
-def make_engine(lanes, pool=None, devices=None, length=256):
+def make_engine(lanes, pool=None, devices=None, length=256, feed_rows=16, decode_steps=8):
   return EngineGroup(
     MODEL, devices=devices or jax.local_devices(), lanes=lanes, pool=pool or lanes, length=length,
-    feed_rows=16, feed_tokens=PROMPT, decode_steps=8, stop_ids=(MODEL.vocab_size,),
+    feed_rows=feed_rows, feed_tokens=PROMPT, decode_steps=decode_steps,
+    stop_ids=(MODEL.vocab_size,),
   )
 
 
@@ -111,7 +112,10 @@ def ours(engine, params, talks, temperature=0.0):
 
 def decode_run(params, count, new, devices=None):
   """A function that runs the conversations once and says how long it took."""
-  engine = make_engine(count, devices=devices)
+  # No turn ends early here, so the host looks seldom.
+  engine = make_engine(
+    count, devices=devices, length=PROMPT + new, feed_rows=32, decode_steps=16
+  )
   return lambda: ours(engine, params, [Talk(p, 1, new) for p in prompts(count, 1)])[0]
 
 

@@ -4,9 +4,11 @@ Source   httpx, tenacity.
 """
 
 import concurrent.futures
+import json
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import tenacity
@@ -26,6 +28,22 @@ class EndpointFailure(Exception):
   ):
     super().__init__(reason)
     self.reason, self.again, self.lasting, self.wait_s = reason, again, lasting, wait_s
+
+
+def first_object(reply: str, *fields: str) -> dict[str, Any] | None:
+  """The first JSON object of a reply that has the fields; models write around it, or in a fence."""
+  decoder, at = json.JSONDecoder(), reply.find("{")
+  while at >= 0:
+    try:
+      value, _ = decoder.raw_decode(reply, at)
+    except RecursionError:
+      return None
+    except ValueError:
+      value = None
+    if isinstance(value, dict) and value.keys() >= set(fields):
+      return value
+    at = reply.find("{", at + 1)
+  return None
 
 
 class Endpoint:
@@ -103,11 +121,14 @@ class Endpoint:
       why = refusal(read, keyed=True)
       raise EndpointFailure(why.reason, again=why.again, lasting=why.lasting, wait_s=why.wait_s)
     try:
-      text = reply.json()["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+      choice = reply.json()["choices"][0]
+      text, ended = choice["message"]["content"], choice.get("finish_reason")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
       raise EndpointFailure(f"an unreadable reply ({type(error).__name__})", again=True) from error
     if not isinstance(text, str) or not text.strip():
       raise EndpointFailure("an empty reply", again=True)
+    if ended == "length":
+      raise EndpointFailure("a reply that the endpoint's limit of tokens cut off")
     return text
 
   def close(self) -> None:

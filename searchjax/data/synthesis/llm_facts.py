@@ -8,14 +8,13 @@ Spec     1.3 (atomic statements).
 """
 
 import collections
-import json
 import pathlib
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from searchjax.data.synthesis.endpoint import Endpoint, EndpointFailure
+from searchjax.data.synthesis.endpoint import Endpoint, EndpointFailure, first_object
 from searchjax.data.synthesis.facts import Fact, FactBase, Thing
 from searchjax.search.atlas import fold, split_sentences
 
@@ -42,16 +41,12 @@ def extraction_prompt(page: Source) -> str:
 
 def read_reply(reply: str, page: Source, failures: collections.Counter) -> list[dict[str, Any]]:
   """The facts of a reply that hold, as the prompt's objects; others count in `failures`."""
-  opening, closing = reply.find("{"), reply.rfind("}")
-  try:
-    rows = json.loads(reply[opening : closing + 1])["facts"]
-    if not isinstance(rows, list):
-      raise TypeError("no list")
-  except (ValueError, KeyError, TypeError, RecursionError):
+  found = first_object(reply, "facts")
+  if found is None or not isinstance(found["facts"], list):
     failures["reply without a list of facts"] += 1
     return []
   kept = []
-  for row in rows:
+  for row in found["facts"]:
     reason = why_refused(row, page)
     if reason:
       failures[reason] += 1
