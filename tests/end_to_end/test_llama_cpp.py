@@ -10,6 +10,7 @@ It needs a Python that has both, named by SEARCHJAX_LLAMA_PYTHON:
 of 98 MB, SmolLM2-135M-Instruct, that llama.cpp's own `llama-server -m FILE` serves likewise.)
 """
 
+import collections
 import json
 import os
 import socket
@@ -19,6 +20,14 @@ import time
 
 import httpx
 import pytest
+from ml_collections import ConfigDict
+
+from searchjax.data.rubric_writer import write_rubrics
+from searchjax.data.synthesis.endpoint import Endpoint
+from searchjax.data.synthesis.llm_facts import LanguageModelExtractor, Source
+from searchjax.reward.answer import Verdict
+from searchjax.reward.judge import JUDGE, open_judge
+from small_synthesis import PAGES
 
 # The package imports `llm`, of which nothing is needed here.
 FIND_MODEL = (
@@ -84,3 +93,21 @@ def test_a_foreign_model_is_evaluated_by_its_text(llama, repository, plain_envir
     texts = [json.loads(line)["turns"][-1]["text"] for line in lines]
     assert len(lines) == 3 and any(texts), texts
     assert not any("<|im_" in text for text in texts), texts
+
+
+@pytest.mark.slow
+def test_what_a_foreign_model_reads_writes_and_judges_is_counted(llama):
+  """A model of 135M parameters gets next to nothing right; what it says is refused and counted."""
+  with Endpoint(llama, model="smollm2", connections=1, retries=0) as endpoint:
+    pages = [Source(page["id"], page["title"], page["text"]) for page in PAGES[:2]]
+    extractor = LanguageModelExtractor(pages, endpoint)
+    facts = extractor.extract().facts
+    assert len(facts) + sum(extractor.failures.values()) >= 2
+    failures = collections.Counter()
+    asked = [(n, [{"role": "user", "content": f"Name {n} fruits."}]) for n in ("two", "three")]
+    chats = write_rubrics(asked, endpoint.ask_all, failures, lambda answer, rubric: True)
+    assert len(chats) == 2 or failures
+  with open_judge(ConfigDict(JUDGE | dict(url=llama, model="smollm2", connections=1))) as judge:
+    verdicts = judge.judge_answers([("Capital of France?", ["Paris"], a) for a in ("Paris", "Rome")])
+    assert set(verdicts) <= {None, *Verdict}
+    assert verdicts.count(None) == judge.counts["failed"] + judge.counts["late"]
