@@ -21,7 +21,7 @@ from searchjax.data.rows import Account, FieldError, Row, find, read_each
 from searchjax.data.rubric_writer import write_rubrics
 from searchjax.data.rubrics import RubricChat
 from searchjax.data.synthesis.endpoint import Endpoint, EndpointFailure
-from searchjax.data.synthesis.journal import Journal
+from searchjax.data.synthesis.journal import Journal, is_text
 from searchjax.dist.checks import check_config
 from searchjax.dist.run_log import write_json, write_jsonl
 from searchjax.dist.settings import run_main
@@ -46,9 +46,8 @@ def main(config, workdir: os.PathLike) -> None:
   with (
     Endpoint(**config.writer) as writer,
     Endpoint(**config.policy, temperature=config.temperature) as policy,
-    open_judge(judging) as judge, Journal(workdir / "replies.jsonl") as journal,
+    open_judge(judging) as judge, Journal(workdir / "replies.jsonl", is_text) as journal,
   ):
-    workdir.mkdir(parents=True, exist_ok=True)
     chats = write_rubrics(
       conversations, lambda prompts: ask_once(writer, prompts, journal), failures,
       lambda answer, rubric: check_rubrics(answer, [rubric])[0],

@@ -23,7 +23,7 @@ from searchjax.data.chat import ToolCall
 from searchjax.data.synthesis.atlas_facts import WORDS, AtlasExtractor
 from searchjax.data.synthesis.endpoint import Endpoint
 from searchjax.data.synthesis.facts import FactBase
-from searchjax.data.synthesis.journal import Journal
+from searchjax.data.synthesis.journal import Journal, is_text
 from searchjax.data.synthesis.llm_facts import LanguageModelExtractor, Source
 from searchjax.data.synthesis.records import (
   Candidate, candidates, in_another_format, question_record, wants_format,
@@ -70,7 +70,7 @@ def main(config, workdir: os.PathLike) -> None:
       RunLog(workdir, config, total_steps=config.count, title="synthesize")
     )
     base, verify, facts_dropped = make()
-    journal = stack.enter_context(Journal(workdir / "verdicts.jsonl"))
+    journal = stack.enter_context(Journal(workdir / "verdicts.jsonl", are_verdicts))
     records = make_questions(config, base, verify, journal, dropped, log)
   seconds = time.monotonic() - began
   augmented = [
@@ -122,6 +122,14 @@ def make_questions(
         },
       )
   return records
+
+
+def are_verdicts(value: Any) -> bool:
+  """Whether it is what a journal keeps of a candidate: a verdict of each solver."""
+  return isinstance(value, list) and all(
+    isinstance(one, dict) and isinstance(one.get("verdict"), str)
+    and isinstance(one.get("solver"), str) for one in value
+  )
 
 
 def why_refused(verdicts: Verdicts) -> str | None:
@@ -192,7 +200,7 @@ def llm_parts(config, workdir: pathlib.Path) -> Iterator[Callable[[], tuple]]:
     endpoint = stack.enter_context(Endpoint(**inference))
 
     def make() -> tuple[FactBase, Verify, collections.Counter]:
-      replies = stack.enter_context(Journal(workdir / "replies.jsonl"))
+      replies = stack.enter_context(Journal(workdir / "replies.jsonl", is_text))
       searches = stack.enter_context(Journal(workdir / "searches.jsonl"))
       base, failures = read_facts(config, agent, endpoint, pages, queries, replies, searches)
       return base, lambda batch: verify_by_rollouts(config, agent, batch), failures

@@ -25,6 +25,7 @@ def test_shipped_configs_pass(path):
   ("grpo", "data.rubric_share=2.0", 'config key "data.rubric_share" must be at most 1.0; got 2.0'),
   ("grpo", "limits.tokens=512", 'config key "limits.tokens" must be at most the longest of '
                                 "lengths, 256; got 512"),
+  ("grpo", "data.rubric_share=nan", 'config key "data.rubric_share" must be a number; got nan'),
   ("grpo", "references=0", 'config key "references" must be at least 1'),
   # FAULTS X2: with top-p .9 a kept mass of .895 gives a ratio of .895 though the policies are equal.
   ("grpo", "engine.top_p=0.9", 'config key "engine.top_p" must be 1.0 where a policy is trained: '

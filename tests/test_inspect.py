@@ -40,13 +40,15 @@ def test_malformed_rows_are_listed_and_give_exit_code_1(tmp_path, capsys):
 @pytest.mark.parametrize("arguments, message", [
   (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
   (["other.jsonl"], "neither questions, preferences nor trajectories; name its --kind (fields: x)"),
-  (["empty.jsonl"], "no row that can be read"), (["a.txt"], "ends in .jsonl"),
+  (["empty.jsonl"], "empty.jsonl: it holds no rows"), (["a.txt"], "ends in .jsonl"),
+  (["broken.jsonl"], "none of its rows can be read: broken.jsonl:1: not JSON ('utf-8' codec"),
   (["other.jsonl", "--kind", "text"], "invalid choice: 'text'")])
 def test_what_cannot_be_read_gives_one_line_and_exit_code_2(
     tmp_path, monkeypatch, capsys, arguments, message):
   monkeypatch.chdir(tmp_path)
   lines(tmp_path / "other.jsonl", {"x": 1})
   lines(tmp_path / "empty.jsonl")
+  (tmp_path / "broken.jsonl").write_bytes('{"question": 1}'.encode("utf-16"))
   with pytest.raises(SystemExit) as left:
     main(arguments)
   assert left.value.code == 2

@@ -24,3 +24,11 @@ def test_a_broken_line_within_is_told(tmp_path):
   (tmp_path / "j").write_text('["a", 1]\nnonsense\n["b", 1]\n')
   with pytest.raises(ValueError, match="line 2: not a line of a journal"):
     Journal(tmp_path / "j")
+
+
+@pytest.mark.parametrize("line", [
+  '[["a"], 1]', '{"a": 1, "b": 2}', '["a"]', '["a", 1, 2]', "5", "[" * 100_000, '["a", "of another form"]'])
+def test_a_line_that_is_json_but_no_result_is_told(tmp_path, line):
+  (tmp_path / "j").write_text(f'["a", 1]\n{line}\n["b", 1]\n')
+  with pytest.raises(ValueError, match="line 2: not a line of a journal .*; delete the work folder"):
+    Journal(tmp_path / "j", lambda value: isinstance(value, int))

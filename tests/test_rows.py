@@ -29,6 +29,8 @@ def written(folder, name, text):
   ("b.json", json.dumps(ROWS, indent=1)),
   ("c.json", json.dumps({"version": "1.0", "split": 2, "Data": ROWS})),
   ("d.json", "\n".join(json.dumps(row) for row in ROWS)),
+  ("c2.json", json.dumps({"info": {"v": [1]}, "rows": ROWS, "more": {"data": []}}, indent=1)),
+  ("d2.json", "\n".join(json.dumps(row) for row in ROWS) + "\n\n"),
   ("e.jsonl.gz", gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode(), mtime=0)),
   ("f.jsonl", b"\xef\xbb\xbf" + "\n".join(json.dumps(row) for row in ROWS).encode()),
 ])
@@ -61,6 +63,35 @@ def test_malformed_rows_are_named_and_counted_and_end_nothing(tmp_path):
   assert account.summary() == "3 rows, 2 kept, 1 malformed"
 
 
+@pytest.mark.parametrize("text, kept, reason", [
+  ('[{"a": 1}] [{"a": 2}]', 1, "1: after the array, and not read: '[{"),
+  ('{"data": [{"a": 1}]} {"data": []}', 1, "1: after the array"),
+  ('{"data": [{"a": 1}]', 1, "1: after the array, and not read: ''"),
+  ('[{"a": 1}\n{"a": 2}]', 2, "2: expected rows with one comma between two"),
+  ('[{"a": 1},,{"a": 2}]', 1, "1: not JSON"), ('[,{"a": 1}]', 1, "1: expected rows with one comma"),
+])
+def test_an_array_that_is_not_whole_json_loses_nothing_unseen(tmp_path, text, kept, reason):
+  rows, account = read(written(tmp_path, "a.json", text))
+  assert len(rows) == kept == account.kept and f"a.json:{reason}" in str(account.problems[0])
+
+
+def test_a_list_within_the_first_of_json_lines_is_not_taken_for_the_file(tmp_path):
+  inner = [{"question": "no"}]
+  lines = [json.dumps({"question": "q1", "examples": inner}), json.dumps({"question": "q2"})]
+  rows, account = read(written(tmp_path, "a.json", "\n".join(lines)))
+  assert [r.fields["question"] for r in rows] == ["q1", "q2"] and account.rows == 2
+
+
+@pytest.mark.parametrize("name, text", [
+  ("a.jsonl", '{"a": 1}\n{"a": "\\ud800"}\n{"b": {"\\uDFFF": 2}}\n{"a": "\\ud83d\\ude00"}'),
+  ("a.json", '[{"a": 1},\n{"a": "\\ud800"},\n{"b": {"\\uDFFF": 2}},{"a": "\\ud83d\\ude00"}]')])
+def test_half_a_surrogate_pair_is_malformed(tmp_path, name, text):
+  rows, account = read(written(tmp_path, name, text))
+  assert [r.fields["a"] for r in rows] == [1, "😀"]
+  assert [(p.line, p.reason) for p in account.problems] == [
+    (n, "text with half a surrogate pair") for n in (2, 3)]
+
+
 def test_a_problem_of_a_field_is_counted_by_the_reader_of_rows(tmp_path):
   def read_one(row):
     return find_text(row.fields, "a.b")
@@ -84,7 +115,8 @@ def test_paths_reach_into_lists_and_take_the_first_name_there_is():
 @pytest.mark.parametrize("name, content, message", [
   ("a.jsonl", None, "no such file"), ("a.txt", b"x", r"ends in \.jsonl"),
   ("a.csv", b"a,b\n\xff,2\n", r"a\.csv:2: not UTF-8"), ("a.json", b'"text"', "JSON array of rows"),
-  ("a.jsonl.gz", b"x", "cannot be read")])
+  ("a.jsonl.gz", b"x", "cannot be read"),
+  ("a.jsonl.gz", gzip.compress(b"x" * 999, mtime=0)[:12] + b"\xff" * 60, "cannot be read")])
 def test_files_that_cannot_be_read_at_all(tmp_path, name, content, message):
   path = tmp_path / name
   if content is not None:
@@ -93,12 +125,24 @@ def test_files_that_cannot_be_read_at_all(tmp_path, name, content, message):
     read(path)
 
 
+def test_a_folder_is_no_file(tmp_path):
+  (tmp_path / "a.jsonl").mkdir()
+  with pytest.raises(ValueError, match="a.jsonl: a folder; name the files in it"):
+    read(tmp_path / "a.jsonl")
+
+
 def test_parquet(tmp_path):
   pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
   import pyarrow.parquet as parquet
   parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
-  rows, account = read(tmp_path / "a.parquet")
-  assert [r.fields for r in rows] == ROWS and [r.line for r in rows] == [1, 2, 3]
+  whole = (tmp_path / "a.parquet").read_bytes()
+  for path in (tmp_path / "a.parquet", written(tmp_path, "a.parquet.gz", gzip.compress(whole))):
+    rows, account = read(path)
+    assert [r.fields for r in rows] == ROWS and [r.line for r in rows] == [1, 2, 3]
+  flipped = whole[:4] + bytes(255 - b for b in whole[4:60]) + whole[60:]
+  for broken in (b"", b"PAR1", whole[: len(whole) // 2], flipped):
+    with pytest.raises(ValueError, match="b.parquet: cannot be read as Parquet"):
+      read(written(tmp_path, "b.parquet", broken))
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -25,12 +25,18 @@ def kind_of(path: str) -> str:
   Raises:
     ValueError: it cannot be read, or no kind's layout fits any of its first rows.
   """
-  rows = [row.fields for row in itertools.islice(read_rows(path, Account()), GUESSED_FROM)]
+  account = Account()
+  rows = [row.fields for row in itertools.islice(read_rows(path, account), GUESSED_FROM)]
+  if not rows:
+    raise ValueError(
+      f"none of its rows can be read: {account.problems[0]}" if account.rows else
+      f"{path}: it holds no rows"
+    )
   for kind, fits in (("preference", preferences.layout_of), ("trajectory", _holds_turns),
                      ("qa", public_qa.layout_of)):
     if any(fits(fields) for fields in rows):
       return kind
-  fields = ", ".join(map(str, list(rows[0])[:8])) if rows else "no row that can be read"
+  fields = ", ".join(map(str, list(rows[0])[:8]))
   raise ValueError(f"{path}: neither questions, preferences nor trajectories; name its --kind "
                    f"(fields: {fields})")
 

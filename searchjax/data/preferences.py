@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import enum
 import itertools
+import math
 import os
 import random
 import statistics
@@ -87,7 +88,7 @@ def _said(value: Any, path: str) -> list[tuple[str, str]]:
   for i, message in enumerate(value):
     role = _entry(message, ("role", "from"), f"{path}.{i}")
     if role not in ROLES:
-      raise FieldError(f"{path}.{i}", f"unknown role {role!r}")
+      raise FieldError(f"{path}.{i}", f"unknown role {role!r:.60}")
     said.append((ROLES[role], _entry(message, ("content", "value"), f"{path}.{i}").strip()))
     if said[-1][0] == "system" and i:
       raise FieldError(f"{path}.{i}", "a system message must be the first")
@@ -128,7 +129,7 @@ def _helpsteer(fields: Mapping) -> list[Any]:
   context, prompt = _prompt(_said(find(fields, "context"), "context"), "context")
   answers = (_answer(fields[name], name) for name in ("response1", "response2"))
   label = _against_scale(find(fields, "overall_preference"), "overall_preference")
-  single = fields.get("individual_preference") or []
+  single = _list(fields, "individual_preference")
   votes = tuple(_against_scale(find(fields, f"individual_preference.{i}.score"),
                                f"individual_preference.{i}.score") for i in range(len(single)))
   kind = str(fields.get("domain") or "helpsteer3")
@@ -137,9 +138,28 @@ def _helpsteer(fields: Mapping) -> list[Any]:
 
 def _against_scale(value: Any, path: str) -> Label:
   """HelpSteer3's scale: -3, the first is much better, to 3, the second is."""
-  if not isinstance(value, int) or not -3 <= value <= 3:
-    raise FieldError(path, f"expected a whole number from -3 to 3, got {value!r}")
+  if not isinstance(value, int) or isinstance(value, bool) or not -3 <= value <= 3:
+    raise FieldError(path, f"expected a whole number from -3 to 3, got {value!r:.60}")
   return Label.of(-value)
+
+
+def _list(fields: Mapping, path: str) -> list:
+  """The list of a field; empty where there is none."""
+  value = fields.get(path)
+  if not isinstance(value, list | None):
+    raise FieldError(path, f"expected a list, got {type(value).__name__}")
+  return value or []
+
+
+def _score(value: Any, path: str) -> float:
+  """A finite number, which may be written as text."""
+  try:
+    score = float("nan" if isinstance(value, bool) else value)
+  except (TypeError, ValueError, OverflowError):
+    score = math.nan
+  if not math.isfinite(score):
+    raise FieldError(path, f"expected a finite number, got {value!r:.60}")
+  return score
 
 
 _WINNERS = {
@@ -151,7 +171,7 @@ _WINNERS = {
 def _arena(fields: Mapping) -> list[Any]:
   winner = find_text(fields, "winner")
   if winner not in _WINNERS:
-    raise FieldError("winner", f"expected one of {', '.join(_WINNERS)}; got {winner!r}")
+    raise FieldError("winner", f"expected one of {', '.join(_WINNERS)}; got {winner!r:.60}")
   sides = []
   for side in "ab":
     path = f"messages_{side}|conversation_{side}"
@@ -173,7 +193,7 @@ _SIGNS = {"A>B": Label.FIRST, "B>A": Label.SECOND, "A=B": Label.TIE}
 def _judgebench(fields: Mapping) -> list[Any]:
   label = find_text(fields, "label")
   if label not in _SIGNS:
-    raise FieldError("label", f"expected one of {', '.join(_SIGNS)}; got {label!r}")
+    raise FieldError("label", f"expected one of {', '.join(_SIGNS)}; got {label!r:.60}")
   return [(Pair(find_text(fields, "question"), find_text(fields, "response_A"),
                 find_text(fields, "response_B"), _SIGNS[label].value,
                 str(fields.get("source", "judgebench"))), ())]
@@ -188,10 +208,9 @@ def _chosen(fields: Mapping) -> list[Any]:
     value = find(fields, name)
     several = isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
     sides.append([_answer(v, name) for v in (value if several else [value])])
-  scores = [fields.get("score_chosen"), fields.get("score_rejected")]
-  label = Label.FIRST
-  if all(isinstance(score, int | float) for score in scores):
-    label = Label.of(scores[0] - scores[1])
+  scores = [_score(fields[name], name) for name in ("score_chosen", "score_rejected")
+            if fields.get(name) not in (None, "")]
+  label = Label.of(scores[0] - scores[1]) if len(scores) == 2 else Label.FIRST
   kind = str(fields.get("subset") or "chosen")
   return [(Pair(prompt, good, bad, label.value, kind, context), ())
           for good, bad in itertools.product(*sides)]
@@ -204,12 +223,8 @@ def _completions(fields: Mapping) -> list[Any]:
   if not isinstance(listed, list) or len(listed) < 2:
     raise FieldError("completions", "expected at least two completions")
   for i in range(len(listed)):
-    score = find(fields, f"completions.{i}.overall_score")
-    try:
-      score = float(score)
-    except (TypeError, ValueError) as error:
-      raise FieldError(f"completions.{i}.overall_score", f"expected a number, got {score!r}"
-                       ) from error
+    path = f"completions.{i}.overall_score"
+    score = _score(find(fields, path), path)
     scored.append((find_text(fields, f"completions.{i}.response"), score))
   scored.sort(key=lambda one: -one[1])
   kind = str(fields.get("source", "ultrafeedback"))
@@ -223,7 +238,7 @@ def _kto(fields: Mapping) -> list[Any]:
   if "completion" in fields:
     said.append(("assistant", _answer(fields["completion"], "completion")))
   if not isinstance(good, bool):
-    raise FieldError("label", f"expected true or false, got {good!r}")
+    raise FieldError("label", f"expected true or false, got {good!r:.60}")
   if said[-1][0] != "assistant" or not said[-1][1]:
     raise FieldError(path, "expected a conversation that ends with an answer")
   return [Rating(*_prompt(said[:-1], path), said[-1][1], good)]
@@ -233,9 +248,9 @@ def _own(fields: Mapping) -> list[Any]:
   """This project's: `Pair`'s fields, and the votes of models on it."""
   labels = []
   for path, value in [("label", find(fields, "label")),
-                      *((f"votes.{i}", v) for i, v in enumerate(fields.get("votes") or []))]:
+                      *((f"votes.{i}", v) for i, v in enumerate(_list(fields, "votes")))]:
     if value not in (0, 0.5, 1):
-      raise FieldError(path, f"expected 1, 0 or 0.5, got {value!r}")
+      raise FieldError(path, f"expected 1, 0 or 0.5, got {value!r:.60}")
     labels.append(Label(float(value)))
   said = _said(fields["context"], "context") if fields.get("context") else []
   return [(Pair(find_text(fields, "prompt"), find_text(fields, "first"),
@@ -292,6 +307,9 @@ def read_preferences(
         read = layout.read(row.fields)
       except FieldError as error:
         account.refuse(row, error.field, error.reason)
+        continue
+      except RecursionError:
+        account.refuse(row, "", "nested too deeply")
         continue
       if isinstance(read[0], str):
         account.dropped[read[0]] += 1

@@ -9,22 +9,24 @@ Source   the data cards of the sets named in LAYOUTS; BrowseComp's encryption as
          openai/simple-evals (XOR with the SHA-256 of the row's canary, base64).
 """
 
-import ast
 import base64
 import binascii
 import dataclasses
 import hashlib
-import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from searchjax.data.arguments import load_json, load_literal
 from searchjax.data.overlap import Evaluation, duplicates, words
 from searchjax.data.rows import Account, FieldError, Row, find, find_text, read_rows
 from searchjax.search.atlas import fold
 
 SPLIT = "<|answer_split|>"  # between the answers of verl's ground_truth
 YES_NO = ("yes", "no")
+_HOPS = re.compile(r"(?:musique_)?([0-9]{1,3})hop")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +117,15 @@ def _musique_hops(fields: Mapping) -> int | None:
 
 def _hops_in_id(fields: Mapping) -> int | None:
   """MuSiQue's ids begin with the number of hops, as in "3hop1__…"."""
-  name = str(fields.get("id") or fields.get("extra_info", {}).get("index", ""))
-  number, hop, _ = name.removeprefix("musique_").partition("hop")
-  return int(number) if hop and number.isdigit() else None
+  found = _HOPS.match(str(fields.get("id") or _maybe(fields, "extra_info.index") or ""))
+  return int(found[1]) if found else None
+
+
+def _verl_hops(fields: Mapping) -> int | None:
+  extra = fields.get("extra_info")
+  if not isinstance(extra, Mapping | None):
+    raise FieldError("extra_info", f"expected an object, got {type(extra).__name__}")
+  return _hops_in_id(fields)
 
 
 def _two_wiki_hops(fields: Mapping) -> int | None:
@@ -127,7 +135,7 @@ def _two_wiki_hops(fields: Mapping) -> int | None:
 
 def _stated_hops(fields: Mapping) -> int | None:
   hops = fields.get("hops", fields.get("num_hops"))
-  return hops if isinstance(hops, int) else None
+  return hops if isinstance(hops, int) and not isinstance(hops, bool) else None
 
 
 # The first whose marks a row has is the row's.
@@ -136,10 +144,10 @@ LAYOUTS = (
          metadata=("problem_topic", "canary")),
   Layout("simpleqa", ("problem", "answer", "metadata"), "problem", hops=1,
          metadata=("metadata.topic", "metadata.answer_type", "metadata.urls"),
-         decode={"metadata": ast.literal_eval}),
+         decode={"metadata": load_literal}),
   Layout("facts_search", ("problem", "gold answer"), "problem", ("gold answer",)),
   Layout("frames", ("Prompt", "Answer"), "Prompt", ("Answer",), "index|Unnamed: 0",
-         metadata=("reasoning_types", "wiki_links"), decode={"wiki_links": ast.literal_eval}),
+         metadata=("reasoning_types", "wiki_links"), decode={"wiki_links": load_literal}),
   Layout("triviaqa", ("question", "question_id", "answer"), id="question_id", hops=1,
          answers=("answer.value", "answer.aliases")),
   Layout("triviaqa", ("Question", "QuestionId", "Answer"), "Question", id="QuestionId", hops=1,
@@ -156,7 +164,7 @@ LAYOUTS = (
   Layout("webshaper", ("formalization", "question", "answer"),
          metadata=("formalization", "urls")),
   Layout("popqa", ("question", "possible_answers", "obj"), answers=("obj", "possible_answers"),
-         hops=1, metadata=("subj", "prop", "s_pop"), decode={"possible_answers": json.loads}),
+         hops=1, metadata=("subj", "prop", "s_pop"), decode={"possible_answers": load_json}),
   Layout("musique", ("question", "answer", "answer_aliases"), hops=_musique_hops,
          answers=("answer", "answer_aliases"), metadata=("answerable",)),
   Layout("2wiki", ("question", "answer", "evidences"), id="_id|id", hops=_two_wiki_hops,
@@ -166,7 +174,7 @@ LAYOUTS = (
   Layout("hotpotqa", ("question", "answer", "type"), id="_id|id", hops=2,
          metadata=("type", "level")),
   Layout("verl", ("data_source", "prompt", "reward_model"), "prompt.0.content",
-         ("reward_model.ground_truth",), "extra_info.index", _hops_in_id,
+         ("reward_model.ground_truth",), "extra_info.index", _verl_hops,
          ("extra_info.split", "ability"), source="data_source"),
   Layout("bfcl_web_search", ("id", "question", "involved_classes"), "question.0.0.content", ()),
   Layout("bfcl_web_search", ("id", "ground_truth", "num_hops"), "", ("ground_truth",),
@@ -284,12 +292,19 @@ def read_questions(
 
 
 def _read(row: Row, layout: Layout, question: str | None = None) -> QAExample:
+  try:
+    return _example(row, layout, question)
+  except RecursionError as error:
+    raise FieldError("", "nested too deeply") from error
+
+
+def _example(row: Row, layout: Layout, question: str | None) -> QAExample:
   fields = {**layout.prepare(row.fields)}
   for path, decode in layout.decode.items():
     if isinstance(fields.get(path), str):
       try:
         fields[path] = decode(fields[path])
-      except (ValueError, SyntaxError, RecursionError) as error:
+      except ValueError as error:
         raise FieldError(path, f"cannot be read ({error})") from error
   answers: list[str] = []
   for number, path in enumerate(layout.answers):
@@ -307,6 +322,8 @@ def _read(row: Row, layout: Layout, question: str | None = None) -> QAExample:
   metadata = {path.rpartition(".")[2]: value for path in layout.metadata
               if (value := _maybe(fields, path)) not in (None, "")}
   number = _maybe(fields, layout.id)
+  if not isinstance(number, str | None) and not _is_number(number):
+    raise FieldError(layout.id, f"expected text or a number, got {number!r:.60}")
   return QAExample(
     asked, answers[0], tuple(answers[1:]),
     layout.hops(fields) if callable(layout.hops) else layout.hops,
@@ -323,14 +340,23 @@ def _maybe(fields: Mapping, path: str) -> Any:
     return None
 
 
+def _is_number(value: Any) -> bool:
+  """Whether it is a whole number or a finite one; true and false are none."""
+  if isinstance(value, float):
+    return math.isfinite(value)
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _texts(value: Any, path: str) -> list[str]:
   """Answers in the forms they come in; a number is an answer too."""
   if isinstance(value, Mapping) and "target" in value:
     return _texts(value["target"], path)
   if isinstance(value, list | tuple):
     return [text for one in value for text in _texts(one, path)]
-  if isinstance(value, int | float) and not isinstance(value, bool):
+  if _is_number(value):
     return [str(value)]
+  if isinstance(value, float):
+    raise FieldError(path, f"expected a finite number, got {value}")
   if not isinstance(value, str):
     raise FieldError(path, f"expected text or a list of texts, got {type(value).__name__}")
   return [text.strip() for text in value.split(SPLIT) if text.strip()]

@@ -14,18 +14,22 @@ import dataclasses
 import gzip
 import importlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 HUB = "hf:"
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _LARGEST_FIELD = 1 << 27
-_ARRAY = re.compile(r'\s*\{\s*(?:"(?!data"|rows"|examples")\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,\s*)*'
-                    r'"(?:data|rows|examples)"\s*:\s*(?=\[)', re.IGNORECASE)
+_LONGEST_REASON = 300  # characters
+_ARRAYS = ("data", "rows", "examples")
+_SPACE = re.compile(r"\s*")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Problem(NamedTuple):
@@ -77,7 +81,8 @@ class Account:
     return self.rows - len(self.problems) - self.dropped.total()
 
   def refuse(self, row: Row, field: str, reason: str) -> None:
-    """Counts a malformed row."""
+    """Counts a malformed row; a reason may quote the row, so it is cut."""
+    reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} …"
     self.problems.append(Problem(row.file, row.line, field, reason))
 
   def summary(self) -> str:
@@ -119,16 +124,21 @@ def read_rows(path: str | os.PathLike, account: Account) -> Iterator[Row]:
   if suffix not in SUFFIXES:
     raise ValueError(f"{name}: expected a file that ends in {', '.join(SUFFIXES)}, with or without "
                      ".gz after it")
+  if file.is_dir():
+    raise ValueError(f"{name}: a folder; name the files in it")
   if not file.is_file():
     raise ValueError(f"{name}: no such file")
-  if suffix == ".parquet":
-    yield from _parquet_rows(name, account)
+  if suffix == ".parquet" and file.suffix != ".gz":
+    yield from _parquet_rows(name, name, account)
     return
   try:
     data = file.read_bytes()
     data = gzip.decompress(data) if file.suffix == ".gz" else data
-  except (OSError, EOFError) as error:
+  except (OSError, EOFError, zlib.error) as error:
     raise ValueError(f"{name}: cannot be read ({error})") from error
+  if suffix == ".parquet":
+    yield from _parquet_rows(name, io.BytesIO(data), account)
+    return
   data = data.removeprefix(b"\xef\xbb\xbf")
   if suffix == ".jsonl":
     yield from _json_lines(name, data, account)
@@ -181,13 +191,24 @@ def find_text(fields: Mapping[str, Any], path: str) -> str:
 # ---- forms of files ----------------------------------------------------------------------------
 
 
-def _checked(name: str, line: int, value: Any, account: Account) -> Iterator[Row]:
+def _checked(name: str, line: int, value: Any, account: Account, text: str = "") -> Iterator[Row]:
+  """The row, if it is an object; `text` is the JSON that it was, if any."""
   account.rows += 1
   row = Row(name, line, value)
-  if isinstance(value, Mapping):
-    yield row
-  else:
+  if not isinstance(value, Mapping):
     account.refuse(row, "", f"expected an object, got {type(value).__name__}")
+  elif _SURROGATE.search(text) and not _is_unicode(value):
+    account.refuse(row, "", "text with half a surrogate pair")
+  else:
+    yield row
+
+
+def _is_unicode(value: Any) -> bool:
+  try:
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+  except UnicodeEncodeError:
+    return False
+  return True
 
 
 def _unread(name: str, line: int, reason: str, account: Account) -> None:
@@ -200,35 +221,79 @@ def _json_lines(name: str, data: bytes, account: Account) -> Iterator[Row]:
     if not raw.strip():
       continue
     try:
-      value = json.loads(raw.decode("utf-8"))
+      text = raw.decode("utf-8")
+      value = json.loads(text)
     except (ValueError, RecursionError) as error:
       _unread(name, line, f"not JSON ({error})", account)
       continue
-    yield from _checked(name, line, value, account)
+    yield from _checked(name, line, value, account, text)
 
 
 def _json_rows(name: str, text: str, account: Account) -> Iterator[Row]:
-  array = _ARRAY.match(text)
-  at = array.end() if array else len(text) - len(text.lstrip())
-  if text[at:at + 1] != "[":
-    if text[at:at + 1] == "{":  # JSON lines under another name
-      yield from _json_lines(name, text.encode(), account)
-      return
+  if _is_lines(text):
+    yield from _json_lines(name, text.encode(), account)
+    return
+  at = _array(text)
+  if at < 0:
     raise ValueError(f"{name}: expected a JSON array of rows, or an object whose \"data\" is one")
+  whole = text.lstrip().startswith("[")
   decoder = json.JSONDecoder()
-  at, line, counted = at + 1, 1, 0
-  between = re.compile(r"[\s,]*")
+  at, line, counted, first = at + 1, 1, 0, True
   while True:
-    at = between.match(text, at).end()
+    at = _SPACE.match(text, at).end()
+    comma = text[at:at + 1] == ","
+    at = _SPACE.match(text, at + comma).end()
     line, counted = line + text.count("\n", counted, at), at
     if text[at:at + 1] == "]":
+      rest = text[at + 1:].strip()
+      if rest if whole else rest != "}" and not rest.startswith(","):
+        _unread(name, line, f"after the array, and not read: {rest[:40]!r}", account)
       return
+    if comma == first:
+      _unread(name, line, "expected rows with one comma between two", account)
+    first = False
     try:
-      value, at = decoder.raw_decode(text, at)
+      value, end = decoder.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
       _unread(name, line, f"not JSON ({error}); nothing after it is read", account)
       return
-    yield from _checked(name, line, value, account)
+    yield from _checked(name, line, value, account, text[at:end])
+    at = end
+
+
+def _is_lines(text: str) -> bool:
+  """Whether it is JSON lines: an object is whole at the end of its line."""
+  line, _, rest = text.strip().partition("\n")
+  if not line.startswith("{") or not rest and _array(text) >= 0:
+    return False
+  try:
+    json.loads(line)
+  except (ValueError, RecursionError):
+    return _array(text) < 0
+  return True
+
+
+def _array(text: str) -> int:
+  """Where the array of rows begins, which may be an object's field; -1 where there is none."""
+  skip = lambda at: _SPACE.match(text, at).end()
+  at = skip(0)
+  if text[at:at + 1] == "[":
+    return at
+  decoder, mark = json.JSONDecoder(), "{"
+  while text[at:at + 1] == mark:
+    try:
+      key, at = decoder.raw_decode(text, skip(at + 1))
+      at = skip(at)
+      if not isinstance(key, str) or text[at:at + 1] != ":":
+        return -1
+      at = skip(at + 1)
+      if key.lower() in _ARRAYS and text[at:at + 1] == "[":
+        return at
+      _, at = decoder.raw_decode(text, at)
+    except (ValueError, RecursionError):
+      return -1
+    at, mark = skip(at), ","
+  return -1
 
 
 def _table_rows(name: str, text: str, delimiter: str, account: Account) -> Iterator[Row]:
@@ -258,14 +323,19 @@ def _table_rows(name: str, text: str, delimiter: str, account: Account) -> Itera
     yield from _checked(name, line, dict(zip(columns, cells)), account)
 
 
-def _parquet_rows(name: str, account: Account) -> Iterator[Row]:
-  parquet = _package("pyarrow.parquet", name)
-  number = 0
-  with parquet.ParquetFile(name) as file:
-    for batch in file.iter_batches():
-      for value in batch.to_pylist():
-        number += 1
-        yield from _checked(name, number, value, account)
+def _parquet_rows(name: str, source: str | io.BytesIO, account: Account) -> Iterator[Row]:
+  parquet, errors = _package("pyarrow.parquet", name), _package("pyarrow", name).ArrowException
+
+  def batches():
+    try:
+      with parquet.ParquetFile(source) as file:
+        for batch in file.iter_batches():
+          yield batch.to_pylist()
+    except (errors, OSError) as error:
+      raise ValueError(f"{name}: cannot be read as Parquet ({error})") from error
+
+  for number, value in enumerate(itertools.chain.from_iterable(batches()), start=1):
+    yield from _checked(name, number, value, account)
 
 
 def _hub_rows(name: str, account: Account) -> Iterator[Row]:

@@ -15,7 +15,6 @@ otherwise, behind a prompt that shows the tools (M5).
 Spec     1.1 (tool-use trajectories in production format).
 """
 
-import ast
 import dataclasses
 import json
 import os
@@ -23,7 +22,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from searchjax.data.arguments import check, load_json, missing_argument
+from searchjax.data.arguments import (
+  check, load_json, load_literal, missing_argument, schema_fault, sendable)
 from searchjax.data.chat import ChatFormat
 from searchjax.data.markup import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, THINK_OPEN
 from searchjax.data.messages import Message, ToolCall, read_messages
@@ -125,6 +125,13 @@ def read_trajectories(paths: Iterable[str | os.PathLike], account: Account) -> l
 
 def _read_row(row: Row) -> Trajectory | str:
   """A row's conversation, or why a sound row holds none to train on."""
+  try:
+    return _trajectory(row)
+  except RecursionError as error:
+    raise FieldError("", "nested too deeply") from error
+
+
+def _trajectory(row: Row) -> Trajectory | str:
   layout = layout_of(row.fields)
   if layout is None:
     fields = ", ".join(map(str, list(row.fields)[:8]))
@@ -158,8 +165,7 @@ def _conversation(fields: Mapping) -> tuple[list[_Turn], list[dict]]:
     if not isinstance(entry, Mapping):
       raise FieldError(path, f"expected a message, got {type(entry).__name__}")
     given = entry.get("role", entry.get("from"))
-    if given not in ROLES:
-      raise FieldError(path, f"unknown role {given!r}")
+    role = _role(given, path)
     content = entry.get("content", entry.get("value"))
     if given == "function_call":
       called = [_json_call(one, path) for one in _json_list(content, path)]
@@ -170,13 +176,19 @@ def _conversation(fields: Mapping) -> tuple[list[_Turn], list[dict]]:
       continue
     single = entry.get("function_call")
     calls = entry.get("tool_calls") or ([single] if single else [])
-    message = _message(path, ROLES[given], content, calls, entry)
+    message = _message(path, role, content, calls, entry)
     turns.append(_Turn(
       path, message.role, message.content.strip(), (message.thinking or "").strip(),
       list(message.calls), [str(call.get("id") or "") for call in calls],
       str(entry.get("tool_call_id") or ""),
     ))
   return turns, _declared(fields)
+
+
+def _role(given: Any, path: str) -> str:
+  if not isinstance(given, str) or given not in ROLES:
+    raise FieldError(path, f"unknown role {given!r:.60}")
+  return ROLES[given]
 
 
 def _message(path, role, content, calls, entry) -> Message:
@@ -192,14 +204,23 @@ def _responses(fields: Mapping) -> tuple[list[_Turn], list[dict]]:
   """Items of the Responses API: what was sent, then what came back."""
   request = fields.get("responses_create_params", fields)
   prefix = "responses_create_params." if request is not fields else ""
-  asked = find(request, "input")
+  if not isinstance(request, Mapping):
+    raise FieldError(prefix[:-1], f"expected an object, got {type(request).__name__}")
+  if "input" not in request:
+    raise FieldError(f"{prefix}input", "missing")
+  asked = request["input"]
+  if not isinstance(asked, str | list):
+    raise FieldError(f"{prefix}input", f"expected text or a list, got {type(asked).__name__}")
   turns = []
   if request.get("instructions"):
-    turns.append(_Turn(f"{prefix}instructions", "system", find_text(request, "instructions")))
+    path = f"{prefix}instructions"
+    turns.append(_Turn(path, "system", find_text(fields, path)))
   items = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
   where = [f"{prefix}input.{i}" for i in range(len(items))]
   path = "response.output" if "response" in fields else "output"
   output = find(fields, path) if path.partition(".")[0] in fields else []
+  if not isinstance(output, list):
+    raise FieldError(path, f"expected a list, got {type(output).__name__}")
   items += output
   where += [f"{path}.{i}" for i in range(len(output))]
   for path, item in zip(where, items, strict=True):
@@ -220,36 +241,36 @@ def _responses(fields: Mapping) -> tuple[list[_Turn], list[dict]]:
 def _item(path: str, item: Any) -> _Turn:
   kind = item.get("type") or "message" if isinstance(item, Mapping) else None
   if kind == "reasoning":
-    parts = item.get("summary") or item.get("content") or []
-    return _Turn(path, "assistant", thinking="\n".join(_text_of(p, path) for p in parts).strip())
+    return _Turn(path, "assistant", thinking="\n".join(
+      _texts(item.get("summary") or item.get("content"), path)).strip())
   if kind == "function_call":
     call = {"name": item.get("name"), "arguments": item.get("arguments")}
     message = _message(path, "assistant", "", [call], {})
     return _Turn(path, "assistant", calls=list(message.calls), ids=[str(item.get("call_id") or "")])
   if kind == "function_call_output":
-    return _Turn(path, "tool", _output(item.get("output"), path),
+    if item.get("output") is None:
+      raise FieldError(path, "expected a tool's output as text, got none")
+    return _Turn(path, "tool", "".join(_texts(item["output"], path)),
                  answers=str(item.get("call_id") or ""))
-  if kind != "message" or item.get("role") not in ROLES:
-    raise FieldError(path, f"unknown item {kind!r}" if kind != "message" else
-                     f"unknown role {item.get('role')!r}")
-  content = item.get("content")
-  if not isinstance(content, str):
-    content = "".join(_text_of(part, path) for part in content or ())
-  return _Turn(path, ROLES[item["role"]], content.strip())
+  if kind != "message":
+    raise FieldError(path, f"unknown item {kind!r:.60}")
+  role = _role(item.get("role"), path)
+  return _Turn(path, role, "".join(_texts(item.get("content"), path)).strip())
+
+
+def _texts(value: Any, path: str) -> list[str]:
+  """The texts of an item's parts; a text alone is one, none is none."""
+  if isinstance(value, str):
+    return [value]
+  if not isinstance(value, list | None):
+    raise FieldError(path, f"expected text or parts of text, got {type(value).__name__}")
+  return [_text_of(part, path) for part in value or ()]
 
 
 def _text_of(part: Any, path: str) -> str:
   if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
     raise FieldError(path, f"content may hold text only, got the part {str(part)[:60]}")
   return part["text"]
-
-
-def _output(value: Any, path: str) -> str:
-  if isinstance(value, list):
-    return "".join(_text_of(part, path) for part in value)
-  if not isinstance(value, str):
-    raise FieldError(path, f"expected a tool's output as text, got {type(value).__name__}")
-  return value
 
 
 def _search_r1(fields: Mapping) -> tuple[list[_Turn], list[dict]]:
@@ -290,8 +311,18 @@ def _tools(value: Any, path: str) -> list[dict]:
     schema = {"name": name, "description": str(
       inner.get("description", inner.get("description_for_model")) or "")}
     schema["parameters"] = inner.get("parameters") or {"type": "object", "properties": {}}
+    parameters = f"{path}.{i}.parameters"
     if not isinstance(schema["parameters"], Mapping):
-      raise FieldError(f"{path}.{i}.parameters", "expected a JSON schema")
+      raise FieldError(parameters, "expected a JSON schema")
+    fault = schema_fault(schema["parameters"])
+    if fault:
+      raise FieldError(f"{parameters}.{fault[0]}", fault[1])
+    if schema["parameters"].get("properties", {}) is None:
+      schema["parameters"] = {**schema["parameters"], "properties": {}}
+    try:
+      sendable(schema)
+    except ValueError as error:
+      raise FieldError(f"{path}.{i}", f"a tool that cannot be written as JSON ({error})") from error
     tools.append({"type": "function", "function": schema})
   return tools
 
@@ -391,11 +422,13 @@ def _text_call(body: str, path: str, tools: Sequence[Mapping]) -> ToolCall:
   if not body.lstrip().startswith("<function="):
     try:
       value = load_json(body)
-    except ValueError as error:
+    except json.JSONDecodeError as error:
       try:  # Hermes's early files write a Python dict.
-        value = ast.literal_eval(body.strip())
-      except (ValueError, SyntaxError, RecursionError):
+        value = load_literal(body)
+      except ValueError:
         raise FieldError(path, f"a call is not JSON ({error})") from error
+    except ValueError as error:
+      raise FieldError(path, f"a call is not JSON ({error})") from error
     return _json_call(value, path)
   call = Qwen35().read_call(body, {t["function"]["name"]: t["function"] for t in tools})
   if isinstance(call, str):
@@ -449,7 +482,11 @@ def _check_call(call: ToolCall, schemas: Mapping[str, Mapping], path: str) -> No
   schema = schemas.get(call.name)
   if schema is None:
     known = f"; the tools are {', '.join(schemas)}" if schemas else ", and no tools are declared"
-    raise FieldError(path, f"calls {call.name!r}{known}")
+    raise FieldError(path, f"calls {call.name!r:.60}{known}")
+  try:
+    sendable(call.arguments)
+  except ValueError as error:
+    raise FieldError(path, f"{call.name}: arguments that cannot be sent ({error})") from error
   properties = schema["parameters"].get("properties") or {}
   for key, value in call.arguments.items():
     if key not in properties:
@@ -520,7 +557,7 @@ def training_rows(
         message["train"] = False
     try:
       examples += training_segments(chat, messages, list(one.tools) or None)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
       account.problems.append(Problem(one.file, one.line, "", str(error)))
   return examples
 

@@ -4,6 +4,7 @@ Types are checked where overrides are read (`dist.settings`); here are ranges an
 that a config has are looked at.
 """
 
+import math
 import urllib.parse
 from typing import Any
 
@@ -69,6 +70,8 @@ def check_config(config: Any) -> None:
   """
   values = flatten(config)
   for key, value in values.items():
+    if isinstance(value, float) and math.isnan(value):
+      _refuse(key, "a number", value)
     if key in CHOICES and value not in CHOICES[key]:
       known = ", ".join(f'"{choice}"' for choice in CHOICES[key])
       _refuse(key, f"one of {known}", f'"{value}"')
