@@ -276,7 +276,7 @@ def _multiplied(model, *, logits):
 
 def _padded_flops(model, division, tokens):
   """Of a gradient step, on buffer rows beyond an even load: forward, again, and backward."""
-  if model.moe_dispatch == "dense" or not division.parallel.divided("experts"):
+  if model.moe_dispatch in ("dense", "tiles") or not division.parallel.divided("experts"):
     return 0.0
   passes = 3.0 if model.remat == "none" else 4.0
   per_row = 6.0 * model.hidden_size * model.expert_size

@@ -64,7 +64,7 @@ def test_G1_packed_segments_do_not_see_each_other(implementation):
 
 
 @pytest.mark.parametrize("T, n", [(1, 5), (7, 7)])
-def test_a_pools_rows_are_read_as_far_as_they_reach(T, n):
+def test_a_pools_rows_are_read_as_far_as_they_reach(T, n, monkeypatch):
   """Against one softmax over everything; row lengths at and beside the borders of blocks."""
   rng = np.random.default_rng(0)
   B, K, G, S, H = 7, 2, 3, 131, 5
@@ -83,9 +83,19 @@ def test_a_pools_rows_are_read_as_far_as_they_reach(T, n):
     jnp.asarray(np.concatenate([held, mask], axis=-1)),
   )
   np.testing.assert_allclose(got, want, atol=2e-6)
-  # All rows of a pool, in their order: the same without an index.
+  # All rows of a pool, in their order, at once: another order of the sums.
   whole = pool(q, keys[slots], values[slots], None, start, k, v, mask)
-  np.testing.assert_array_equal(whole, got)
+  np.testing.assert_allclose(whole, want, atol=2e-6)
+  beside = values[slots].copy()
+  beside[2:] = 1e4
+  again = pool(q, keys[slots], beside, None, start, k, v, mask)
+  np.testing.assert_array_equal(again[:2], whole[:2])
+  # Longer rows are read in blocks: the same bits without an index.
+  monkeypatch.setattr(attention, "WHOLE_ROW", S - 1)
+  blocks = jax.jit(lambda *a: attention.attend_pool(*a))
+  np.testing.assert_array_equal(
+    blocks(q, keys[slots], values[slots], None, start, k, v, mask), got
+  )
   # A short row gets the same bits beside a long one, whatever an earlier conversation left behind.
   left = keys.copy()
   left[0, :, 63:] = 1e4

@@ -70,7 +70,7 @@ SIZES = dict(
   hidden_size=D, num_experts=E, experts_per_token=X, expert_size=13, shared_expert_size=17,
   vocab_size=53, real_vocab_size=53,
 )
-DISPATCHES = ("dense", "ragged", "gmm_interpret", "capacity")
+DISPATCHES = ("dense", "tiles", "ragged", "gmm_interpret", "capacity")
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +154,28 @@ def test_R7_padding_takes_no_capacity_and_no_part_in_the_balance(weights, dispat
   _, counted = layer(weights, c, rows(x), ALL)
   assert abs(counted.balance - own) > 0.1
   assert (counted.overflow > 0) == (dispatch == "capacity")
+
+
+@pytest.mark.parametrize("tokens", [5, 38, 150])  # All on every expert; in seats; in tiles.
+def test_small_blocks_leave_nothing_out_and_no_token_sees_another(weights, tokens):
+  """However uneven the load; a token gets the same bits whatever the others choose."""
+  own = {name: weights[name] for name in ("gate_up", "down")}
+  rng = np.random.default_rng(tokens)
+  x = jnp.asarray(rng.normal(size=(tokens, D)), jnp.float32)
+  w = jnp.asarray(rng.random((tokens, X)), jnp.float32)
+  mixed = np.argsort(rng.random((tokens, E + 2)), axis=1)[:, :X]  # E and E + 1 are elsewhere.
+  uneven = np.tile([3, 0, E], (tokens, 1))
+  uneven[:2] = mixed[:2]
+  results = []
+  for experts in (mixed, uneven):
+    experts = jnp.asarray(experts, jnp.int32)
+    both = [jax.jit(f)(own, x, w, experts) for f in (moe.tiled_experts, moe.dense_experts)]
+    np.testing.assert_allclose(*both, atol=1e-5)
+    results.append(both[0])
+    slope = lambda f: jax.jit(jax.grad(lambda own, x, w: jnp.sum(jnp.sin(f(own, x, w, experts)))))
+    got, want = (slope(f)(own, x, w) for f in (moe.tiled_experts, moe.dense_experts))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), got, want)
+  np.testing.assert_array_equal(results[0][:2], results[1][:2])
 
 
 def test_a_sorted_buffer_has_rows_that_the_kernel_takes():
@@ -264,7 +286,8 @@ def test_room_is_the_share_of_tokens_with_an_expert_there():
 
 
 def test_bad_fields_say_what_to_mend():
-  with pytest.raises(ValueError, match='must be one of dense, ragged, gmm, gmm_interpret, capacity, got "x"'):
+  choices = "dense, tiles, ragged, gmm, gmm_interpret, capacity"
+  with pytest.raises(ValueError, match=f'must be one of {choices}, got "x"'):
     config(moe_dispatch="x")
   with pytest.raises(ValueError, match="exchange_factor must be above 0"):
     config(capacity_factor=0.0)

@@ -68,6 +68,9 @@ def attend(
 
 # Positions of a pool's row that are read at a time.
 POOL_BLOCK = 64
+# Longest rows that a whole pool reads as one block, where they lie: CPUs copy every other block,
+# which takes as long as reading several times as much.
+WHOLE_ROW = 512
 
 
 def attend_pool(
@@ -82,9 +85,9 @@ def attend_pool(
 ) -> Float[Array, "b T N H"]:
   """Softmax attention over a row of the pool up to `start`, and new keys where `mask` is True.
 
-  The row is read block by block as far as the longest one reaches, with a running maximum m:
-  num ← num e^(m − m') + Σ e^(score − m') v, the mass alike. Blocks behind a row's own `start` add
-  exact zeros, so what else is in the batch does not matter.
+  Rows are read block by block as far as the longest one reaches, with a running maximum m:
+  num ← num e^(m − m') + Σ e^(score − m') v, the mass alike. What lies behind a row's own `start`
+  adds exact zeros, so what else is in the batch does not matter.
 
   Args:
     keys, values: a pool of rows, of which `slots` are read; None: all, in their order.
@@ -92,7 +95,7 @@ def attend_pool(
   """
   b, T, N, H = q.shape
   K, S = keys.shape[1:3]
-  size = min(POOL_BLOCK, S)
+  size = S if slots is None and S <= WHOLE_ROW else min(POOL_BLOCK, S)
   q = jnp.moveaxis((q * H**-0.5).reshape(b, T, K, N // K, H), 1, 3)
   score = functools.partial(jnp.einsum, "bKGTH,bKSH->bKGTS", preferred_element_type=jnp.float32)
   mix = functools.partial(jnp.einsum, "bKGTS,bKSH->bKGTH", preferred_element_type=jnp.float32)

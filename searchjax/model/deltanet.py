@@ -21,6 +21,7 @@ Source   Gated DeltaNet arXiv:2412.06464; transformers modeling_qwen3_5_moe.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +48,14 @@ def convolve(
   tail: Float[Array, "B W M R"],
   kernel: Float[Array, "J M R"],
   same_document: Bool[Array, "J B T"] | None,
+  silu: Callable = jax.nn.silu,
 ) -> Float[Array, "B T M R"]:
   """Causal depthwise convolution and SiLU; kernel[-1] multiplies the current token.
 
   Args:
     tail: the last J − 1 inputs before this call, zeros at a document's start.
     same_document: [j, b, t] True where the token j before t belongs to t's document; None: all do.
+    silu: how it is computed.
   """
   J, T = kernel.shape[0], x.shape[1]
   padded = jnp.concatenate([tail.astype(x.dtype), x], axis=1)
@@ -62,7 +65,7 @@ def convolve(
     if same_document is not None and j:
       tap = jnp.where(same_document[j][:, :, None, None], tap, 0)
     total = total + tap * kernel[J - 1 - j][None, None]
-  return jax.nn.silu(total)
+  return silu(total)
 
 
 def gates(
@@ -241,8 +244,8 @@ def _finish_normed(weights, y, gate):
   return jnp.einsum("BTMR,MRD->BTD", y.astype(gate.dtype), weights["out"])
 
 
-def _mixed(weights, config, raw, tails, same_document, valid):
-  q, k, v = _convolved(weights, raw, tails, same_document)
+def _mixed(weights, config, raw, tails, same_document, valid, silu=jax.nn.silu):
+  q, k, v = _convolved(weights, raw, tails, same_document, silu)
   q, k = normalise(q, k, config.delta_value_heads)
   beta, g = gates(weights, raw)
   v = v.astype(jnp.float32)
@@ -253,9 +256,9 @@ def _mixed(weights, config, raw, tails, same_document, valid):
   return q, k, v, beta, g
 
 
-def _convolved(weights, raw, tails, same_document):
+def _convolved(weights, raw, tails, same_document, silu=jax.nn.silu):
   return tuple(
-    convolve(raw[n], tails[n], weights["conv_" + n], same_document)
+    convolve(raw[n], tails[n], weights["conv_" + n], same_document, silu)
     for n in ("query", "key", "value")
   )
 
@@ -403,7 +406,10 @@ def deltanet_decode(
   raw = project(weights, x)
   apart = lambda rows: rows[:, None, None, None]
   before = {n: jnp.where(apart(begins), 0, tail) for n, tail in tails.items()}
-  q, k, v, beta, g = _mixed(weights, config, raw, before, None, active[:, None])
+  # A quotient is kept, where a product would be computed again for every entry of the state. (Its
+  # derivative is not a number where e^-x is infinite: for decoding only.)
+  quotient = lambda x: x / (1.0 + jnp.exp(-x))
+  q, k, v, beta, g = _mixed(weights, config, raw, before, None, active[:, None], quotient)
   g = jnp.where(begins[:, None, None], -jnp.inf, g)
   out, state = delta_step(q[:, 0], k[:, 0], v[:, 0], beta[:, 0], g[:, 0], state)
   after = {

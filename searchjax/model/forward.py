@@ -37,9 +37,8 @@ def _moe(config, weights, x, valid, replay=None, parallel=LOCAL):
 
 def _dropless(config):
   """Conversations must not depend on their batch-mates: no expert capacity in rollouts."""
-  if config.moe_dispatch == "capacity":
-    return dataclasses.replace(config, moe_dispatch="ragged")
-  return config
+  instead = {"capacity": "ragged", "dense": "tiles"}.get(config.moe_dispatch, config.moe_dispatch)
+  return dataclasses.replace(config, moe_dispatch=instead)
 
 
 def forward(

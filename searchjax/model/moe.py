@@ -16,6 +16,7 @@ Source   transformers modeling_qwen3_5_moe; balance arXiv:2101.03961 eq. 4-6, wi
 as in transformers, so that an even load gives X.
 """
 
+import functools
 import math
 
 import flax.struct
@@ -135,6 +136,80 @@ def dense_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   gate, up = jnp.split(hidden, 2, axis=-1)
   hidden = jax.nn.silu(gate) * up * combine[:, :, None].astype(x.dtype)
   return jnp.einsum("TEF,EFD->TD", hidden, weights["down"])
+
+
+# Rows of a tile of one expert.
+TILE = 32
+
+
+def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
+  """Each expert on small blocks of its own tokens; leaves nothing out.
+
+  Many tokens are sorted into tiles of one expert each, with a copy of its weights for every tile.
+  Few take seats, twice as many an expert as an even load has, in as many rounds as the fullest
+  expert needs. A token's outputs are added in its own order: batch-mates do not matter.
+
+  Args:
+    experts: int32 [T X]; ids from E on are no expert here.
+  """
+  T, X = experts.shape
+  E = weights["gate_up"].shape[0]
+  wanted = experts.reshape(-1)
+  chosen = wanted[:, None] == jnp.arange(E)[None]
+  # Each pair's place among its expert's, and how many pairs each expert has.
+  upto = jnp.cumsum(chosen, axis=0, dtype=jnp.int32)
+  place, counts = jnp.sum(jnp.where(chosen, upto - 1, 0), axis=1), upto[-1]
+  seats = 8 * -(-2 * T * X // (8 * E))
+  if seats > TILE:
+    out = _in_tiles(weights, x, wanted, place, counts)
+  elif seats < T:
+    out = _in_seats(weights, x, wanted, place, counts, seats)
+  else:
+    return dense_experts(weights, x, w, experts)
+  return jnp.sum(out.reshape(T, X, -1) * w[..., None].astype(x.dtype), axis=1)
+
+
+def _in_tiles(weights, x, wanted, place, counts):
+  """The pairs' outputs, [T X, D]."""
+  (T, D), (E, _, _) = x.shape, weights["gate_up"].shape
+  pairs = wanted.size
+  n = -(-pairs // TILE) + E
+  tiles = -(-counts // TILE)
+  ends = jnp.cumsum(tiles)
+  first = (ends - tiles)[jnp.minimum(wanted, E - 1)]
+  seat = jnp.where(wanted < E, first * TILE + place, n * TILE)
+  guest = jnp.arange(pairs, dtype=jnp.int32) // (pairs // T)
+  source = jnp.full(n * TILE, T, jnp.int32).at[seat].set(guest, mode="drop")
+  owner = jnp.sum(jnp.arange(n)[:, None] >= ends[None], axis=1)
+  own = {name: weights[name][jnp.minimum(owner, E - 1)] for name in ("gate_up", "down")}
+  return _take(_blocks(own, _take(x, source).reshape(n, TILE, D)), seat)
+
+
+def _in_seats(weights, x, wanted, place, counts, seats):
+  """The pairs' outputs, [T X, D]."""
+  (T, D), (E, _, _) = x.shape, weights["gate_up"].shape
+  pairs = wanted.size
+  token = jnp.arange(pairs, dtype=jnp.int32) // (pairs // T)
+
+  def some(begin, y):
+    seated = (wanted < E) & (place >= begin) & (place < begin + seats)
+    seat = jnp.where(seated, wanted * seats + place - begin, E * seats)
+    guest = jnp.zeros(E * seats, jnp.int32).at[seat].set(token, mode="drop")
+    return y + _take(_blocks(weights, x[guest].reshape(E, seats, D)), seat)
+
+  y = some(0, jnp.zeros((pairs, D), x.dtype))
+  for begin in range(seats, T, seats):
+    more = functools.partial(some, begin)
+    y = jax.lax.cond(jnp.max(counts) > begin, more, lambda y: y, y)
+  return y
+
+
+def _blocks(weights, x):
+  """A block of rows through each expert, [n U D] to [n U, D]."""
+  hidden = jnp.einsum("nUD,nDF->nUF", x, weights["gate_up"])
+  gate, up = jnp.split(hidden, 2, axis=-1)
+  out = jnp.einsum("nUF,nFD->nUD", jax.nn.silu(gate) * up, weights["down"])
+  return out.reshape(-1, out.shape[-1])
 
 
 def ragged_experts(
@@ -342,8 +417,9 @@ def _experts(weights, config, x, w, experts, valid, parallel):
 
 def _own_experts(weights, config, x, w, own, tokens, parts):
   """A device's experts, of `parts` such; `tokens` of the group, of which x may be a selection."""
-  if config.moe_dispatch == "dense":
-    return dense_experts(weights, x, w, own), jnp.zeros((), jnp.int32)
+  whole = {"dense": dense_experts, "tiles": tiled_experts}
+  if config.moe_dispatch in whole:
+    return whole[config.moe_dispatch](weights, x, w, own), jnp.zeros((), jnp.int32)
   if config.moe_dispatch == "capacity":
     rows = min(capacity(config, tokens), x.shape[0])
     return capacity_experts(weights, x, w, own, rows)

@@ -119,7 +119,7 @@ def sorted_rows(config: ModelConfig, tokens: int, held: int) -> int:
     held: experts of a device.
   """
   X = config.experts_per_token
-  if config.moe_dispatch == "dense" or (held <= X and tokens <= DENSE_TOKENS):
+  if config.moe_dispatch in ("dense", "tiles") or (held <= X and tokens <= DENSE_TOKENS):
     return 0
   # Twice an even load at a time: nearly always once.
   return -(-2 * tokens * X * held // config.num_experts // ROWS) * ROWS
