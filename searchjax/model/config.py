@@ -32,12 +32,12 @@ class ModelConfig:
     shared_expert_size: 0 leaves the shared expert out (Qwen3).
     zero_centred_norm: True multiplies by (1 + w) (Qwen3.5), False by w (Qwen3).
     attention_gate: True doubles the query projection into [query | gate] per head (Qwen3.5).
-    moe_dispatch: "dense" computes every expert for every token; "tiles" gives each expert small
-      blocks of its own tokens, the fastest on CPUs; "ragged" sorts tokens by expert, "gmm" too, by
-      a TPU kernel ("gmm_interpret": the same, interpreted, for any device); these leave nothing out
-      on one device. "capacity" gives every expert a buffer of fixed size. What a buffer, or on a
-      mesh a device's sorted rows, cannot hold is counted, and only in training: prefill and decode
-      stay dropless.
+    moe_dispatch: "dense" computes every expert for every token; "tiles", which "dense" is in
+      rollouts, gives each expert small blocks of its own tokens, the fastest on CPUs; "ragged"
+      sorts tokens by expert, "gmm" too, by a TPU kernel ("gmm_interpret": the same, interpreted,
+      for any device); these leave nothing out on one device. "capacity" gives every expert a buffer
+      of fixed size. What a buffer, or on a mesh a device's sorted rows, cannot hold is counted, and
+      only in training: prefill and decode stay dropless.
     capacity_factor: size of those buffers over a perfectly even load.
     moe_exchange: how tokens reach experts on other devices: "gather" brings all tokens of an expert
       group to each of its devices, "all_to_all" sends a token where one of its experts is.

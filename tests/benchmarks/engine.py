@@ -32,7 +32,7 @@ from searchjax.rollout.engine import EngineGroup
 
 MODEL = model_config("tiny")
 PROMPT, NEW, RESPONSE = 48, 64, 40
-TIMES = 4
+TIMES = 10
 
 
 class Talk:
