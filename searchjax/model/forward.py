@@ -36,7 +36,7 @@ def _moe(config, weights, x, valid, replay=None, parallel=LOCAL):
 
 
 def _dropless(config):
-  """How rollouts dispatch. Conversations must not depend on their batch-mates: no expert capacity."""
+  """How rollouts dispatch: no expert capacity, so that conversations do not depend on others."""
   instead = {"capacity": "ragged", "dense": "tiles"}.get(config.moe_dispatch, config.moe_dispatch)
   return dataclasses.replace(config, moe_dispatch=instead)
 

@@ -110,7 +110,7 @@ def last_dimensions_rotated(config, mixer, experts):
   return _reorder_head(config, mixer, order), experts
 
 
-def _convolve_without_silu(x, tail, kernel, same_document):
+def _convolve_without_silu(x, tail, kernel, same_document, _):
   J, T = kernel.shape[0], x.shape[1]
   padded = jnp.concatenate([tail, x], axis=1)
   return sum(padded[:, j : j + T] * kernel[j][None, None] for j in range(J))
