@@ -158,24 +158,31 @@ def test_R7_padding_takes_no_capacity_and_no_part_in_the_balance(weights, dispat
 
 @pytest.mark.parametrize("tokens", [5, 38, 150])  # All on every expert; in seats; in tiles.
 def test_small_blocks_leave_nothing_out_and_no_token_sees_another(weights, tokens):
-  """However uneven the load; a token gets the same bits whatever the others choose."""
+  """However uneven the load; a token gets the same bits whatever the others choose, wherever it
+  stands, and so in whichever seat and round."""
   own = {name: weights[name] for name in ("gate_up", "down")}
   rng = np.random.default_rng(tokens)
   x = jnp.asarray(rng.normal(size=(tokens, D)), jnp.float32)
   w = jnp.asarray(rng.random((tokens, X)), jnp.float32)
   mixed = np.argsort(rng.random((tokens, E + 2)), axis=1)[:, :X]  # E and E + 1 are elsewhere.
   uneven = np.tile([3, 0, E], (tokens, 1))
-  uneven[:2] = mixed[:2]
-  results = []
   for experts in (mixed, uneven):
     experts = jnp.asarray(experts, jnp.int32)
     both = [jax.jit(f)(own, x, w, experts) for f in (moe.tiled_experts, moe.dense_experts)]
     np.testing.assert_allclose(*both, atol=1e-5)
-    results.append(both[0])
     slope = lambda f: jax.jit(jax.grad(lambda own, x, w: jnp.sum(jnp.sin(f(own, x, w, experts)))))
     got, want = (slope(f)(own, x, w) for f in (moe.tiled_experts, moe.dense_experts))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), got, want)
-  np.testing.assert_array_equal(results[0][:2], results[1][:2])
+  run = jax.jit(moe.tiled_experts)
+  want = run(own, x, w, jnp.asarray(mixed, jnp.int32))
+  for trial in range(4):
+    kept = rng.permutation(tokens)[: tokens // 4 + 1]
+    others = uneven if trial % 2 else rng.permutation(mixed)
+    chosen, mates = others.copy(), rng.normal(size=x.shape).astype(np.float32)
+    chosen[kept], mates[kept] = mixed[kept], np.asarray(x)[kept]
+    order = rng.permutation(tokens)
+    got = run(own, mates[order], np.asarray(w)[order], chosen[order].astype(np.int32))
+    np.testing.assert_array_equal(got[np.argsort(order)][kept], want[kept])
 
 
 def test_a_sorted_buffer_has_rows_that_the_kernel_takes():
