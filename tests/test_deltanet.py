@@ -1,5 +1,7 @@
 """Gated DeltaNet: chunk form against the recurrence, packing, padding, gradients."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,6 +209,22 @@ def test_X8_prefill_then_decode_equals_the_whole_row_at_every_length(layer, whol
     assert state.dtype == jnp.float32
     for row, n in enumerate(LENGTHS):
       np.testing.assert_allclose(y[row, 0], want[row, n + step], atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens, chunk", [(48, 16), (40, 16), (31, 32), (64, 32), (7, 16)])
+def test_a_feed_takes_the_chunk_that_leaves_least_padding(layer, whole, tokens, chunk):
+  """64 rows of 48 tokens in chunks of 32 would compute a third more; an odd feed keeps its chunk,
+  where their common divisor would make it one token at a time."""
+  config, weights = layer
+  config = dataclasses.replace(config, chunk_length=32)
+  feed = lambda x, n, *before: deltanet.deltanet_prefill(weights, config, x, n, *before)
+  x, n = draw_x(2, tokens), np.array([tokens, tokens // 2])
+  out, state, tails = jax.jit(feed)(x, n, *empty(config, 2))
+  traced = str(jax.make_jaxpr(feed)(x, n, *empty(config, 2)))
+  assert f"f32[{-(-tokens // chunk)},2,6,{chunk},{chunk}]" in traced
+  want = whole(x, np.ones((2, tokens), np.int32))
+  for row, fed in enumerate(n):
+    np.testing.assert_allclose(out[row, :fed], want[row, :fed], atol=1e-5)
 
 
 def test_a_row_that_rests_keeps_its_state_and_one_that_begins_forgets_it(layer):

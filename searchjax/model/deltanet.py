@@ -352,6 +352,18 @@ def empty_tails(config: ModelConfig, rows: int, dtype) -> dict:
   return {n: jnp.zeros(s, dtype) for n, s in (("query", key), ("key", key), ("value", value))}
 
 
+# Shortest chunk that a feed's are halved to.
+FEED_CHUNK = 16
+
+
+def _feed_chunk(chunk_length, tokens):
+  """Halved while that leaves less padding behind a feed: 48 tokens are three chunks of 16."""
+  half = chunk_length // 2
+  if half < FEED_CHUNK or -tokens % half == -tokens % chunk_length:
+    return chunk_length
+  return _feed_chunk(half, tokens)
+
+
 def deltanet_prefill(
   weights: dict,
   config: ModelConfig,
@@ -371,7 +383,7 @@ def deltanet_prefill(
   document = jnp.ones((B, T), jnp.int32)
   if reference:
     out, state = delta_chunks(
-      *mixed, document, state, document[:, 0], chunk_length=c.chunk_length
+      *mixed, document, state, document[:, 0], chunk_length=_feed_chunk(c.chunk_length, T)
     )
   else:
     y, state = _by_kernel(weights, c, raw, tails, None, valid, document, state, document[:, 0])

@@ -146,8 +146,9 @@ def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   """Each expert on small blocks of its own tokens; leaves nothing out.
 
   Many tokens are sorted into tiles of one expert each, with a copy of its weights for every tile.
-  Few take seats, twice as many an expert as an even load has, in as many rounds as the fullest
-  expert needs. A token's outputs are added in its own order: batch-mates do not matter.
+  Fewer take seats, twice as many an expert as an even load has, in as many rounds as the fullest
+  expert needs. Of very few each expert computes all. A token's outputs are added in its own order:
+  batch-mates do not matter.
 
   Args:
     experts: int32 [T X]; ids from E on are no expert here.
@@ -165,7 +166,7 @@ def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   elif seats < T:
     out = _in_seats(weights, x, wanted, place, counts, seats)
   else:
-    return dense_experts(weights, x, w, experts)
+    out = _by_all(weights, x, wanted)
   return jnp.sum(out.reshape(T, X, -1) * w[..., None].astype(x.dtype), axis=1)
 
 
@@ -202,6 +203,15 @@ def _in_seats(weights, x, wanted, place, counts, seats):
     more = functools.partial(some, begin)
     y = jax.lax.cond(jnp.max(counts) > begin, more, lambda y: y, y)
   return y
+
+
+def _by_all(weights, x, wanted):
+  """The pairs' outputs, [T X, D], without `dense_experts`' product over all experts at once, for
+  which XLA turns the weights at every call on a CPU."""
+  (T, D), E = x.shape, weights["gate_up"].shape[0]
+  token = jnp.arange(wanted.size, dtype=jnp.int32) // (wanted.size // T)
+  seat = jnp.where(wanted < E, wanted * T + token, E * T)
+  return _take(_blocks(weights, jnp.broadcast_to(x[None], (E, T, D))), seat)
 
 
 def _blocks(weights, x):

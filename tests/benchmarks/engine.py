@@ -1,11 +1,16 @@
 """The rollout engine against transformers' generate: `PYTHONPATH=. python tests/benchmarks/engine.py`.
 
-The tiny policy with random weights, on this machine's cores, one after the other in one run. Needs
-torch (`pip install -e .[parity]`). `--quick` takes fewer conversations and tokens.
+Policies with random weights, on this machine's cores, one after the other in one run. Needs torch
+(`pip install -e .[parity]`). `--quick` takes fewer conversations and tokens.
 
-new tokens/s   of all conversations together: prompts of 48 tokens, 64 new ones each, greedy
-gain           of 64 lanes over 8, on all cores as a run has them, and of one device
-lane use       64 lanes, 1,024 conversations of three turns, each search takes a second
+new tokens/s   of all conversations together: prompts of 48 tokens, 64 new ones each, greedy. Of the
+               tiny policy, whose 2 MB of weights stay in a core's cache, and of a larger one, whose
+               66 MB every step reads from memory, as accelerators do
+gain           of 64 lanes over 8, on all cores as a run has them; of the tiny one on one device too
+
+The rest is of the tiny policy:
+
+lane use       64 lanes, 1,024 conversations of three turns of 48 tokens, each search takes a second
 prefill        tokens that were fed over those that have to be: prompts once a group, responses once
 3-turn batch   64 conversations with three tool turns, against prefilling the history every turn
 """
@@ -31,6 +36,11 @@ from searchjax.rollout.agent import save_policy
 from searchjax.rollout.engine import EngineGroup
 
 MODEL = model_config("tiny")
+LARGER = model_config(
+  "tiny", hidden_size=256, num_layers=8, num_query_heads=4, num_experts=16, expert_size=128,
+  shared_expert_size=128, delta_key_heads=4, delta_value_heads=8, vocab_size=4096,
+  real_vocab_size=4096,
+)
 PROMPT, NEW, RESPONSE = 48, 64, 40
 TIMES = 10
 
@@ -90,11 +100,13 @@ def prompts(count, seed, length=PROMPT):
   return np.random.default_rng(seed).integers(1, MODEL.vocab_size, (count, length)).tolist()
 
 
-def make_engine(lanes, pool=None, devices=None, length=256, feed_rows=16, decode_steps=8):
+def make_engine(
+  lanes, pool=None, devices=None, length=256, feed_rows=16, decode_steps=8, model=MODEL
+):
   return EngineGroup(
-    MODEL, devices=devices or jax.local_devices(), lanes=lanes, pool=pool or lanes, length=length,
+    model, devices=devices or jax.local_devices(), lanes=lanes, pool=pool or lanes, length=length,
     feed_rows=feed_rows, feed_tokens=PROMPT, decode_steps=decode_steps,
-    stop_ids=(MODEL.vocab_size,),
+    stop_ids=(model.vocab_size,),
   )
 
 
@@ -110,11 +122,11 @@ def ours(engine, params, talks, temperature=0.0):
   return seconds, engine.take_counts()
 
 
-def decode_run(params, count, new, devices=None):
+def decode_run(params, count, new, devices=None, model=MODEL):
   """A function that runs the conversations once and says how long it took."""
   # No turn ends early here, so the host looks seldom.
   engine = make_engine(
-    count, devices=devices, length=PROMPT + new, feed_rows=32, decode_steps=16
+    count, devices=devices, length=PROMPT + new, feed_rows=32, decode_steps=16, model=model
   )
   return lambda: ours(engine, params, [Talk(p, 1, new) for p in prompts(count, 1)])[0]
 
@@ -141,17 +153,37 @@ def in_turn(runs):
   return best
 
 
-def load_transformers(params):
+def load_transformers(params, model):
   import torch
   from transformers import AutoModelForCausalLM
 
   torch.set_num_threads(os.cpu_count())
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
-    save_policy(folder / "stage", 1, params, MODEL)
+    save_policy(folder / "stage", 1, params, model)
     convert.to_hf(folder / "stage", folder / "hf", report=lambda _: None)
-    model = AutoModelForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32)
-  return model.eval()
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32)
+  return loaded.eval()
+
+
+def compare(name, model, new):
+  """Prints both sides' new tokens/s and the engine's gain; returns the parameters."""
+  params = jax.device_put(init_params(jax.random.key(0), model), jax.devices()[0])
+  theirs = load_transformers(params, model)
+  size = sum(a.size for a in jax.tree.leaves(params)) / 1e6
+  print(f"{f'{name} policy, {size:.1f} M parameters':34s} {'engine':>9s} {'transformers':>13s} ratio")
+  speeds = {}
+  for count in (8, 16, 64):
+    best = in_turn({
+      "engine": decode_run(params, count, new, model=model),
+      "theirs": generate_run(theirs, count, new),
+    })
+    mine, other = count * new / best["engine"], count * new / best["theirs"]
+    speeds[count] = mine
+    label = f"new tokens/s, {count} conversations"
+    print(f"{label:34s} {mine:9.0f} {other:13.0f} {mine / other:5.1f}", flush=True)
+  print(f"gain from 8 to 64 lanes: {speeds[64] / speeds[8]:.1f}", flush=True)
+  return params
 
 
 def main() -> None:
@@ -159,29 +191,19 @@ def main() -> None:
   parser.add_argument("--quick", action="store_true")
   quick = parser.parse_args().quick
   new, conversations = (16, 128) if quick else (NEW, 1024)
-  params = jax.device_put(init_params(jax.random.key(0), MODEL), jax.devices()[0])
-
-  theirs = load_transformers(params)
-  print(f"{'new tokens/s':34s} {'engine':>9s} {'transformers':>13s} {'ratio':>6s}")
-  speeds = {}
-  for count in (8, 16, 64):
-    best = in_turn({
-      "engine": decode_run(params, count, new), "theirs": generate_run(theirs, count, new)
-    })
-    mine, other = count * new / best["engine"], count * new / best["theirs"]
-    speeds[count] = mine
-    print(f"{count:3d} conversations{'':17s} {mine:9.0f} {other:13.0f} {mine / other:6.1f}", flush=True)
-  print(f"gain from 8 to 64 lanes: {speeds[64] / speeds[8]:.1f}")
+  compare("larger", LARGER, new)
+  params = compare("tiny", MODEL, new)
   one = jax.devices()[:1]
   best = in_turn({n: decode_run(params, n, new, one) for n in (8, 16, 32, 64)})
   speeds = {n: n * new / seconds for n, seconds in best.items()}
   print("lanes of one device: " + ", ".join(f"{n} {s:.0f}/s" for n, s in speeds.items())
         + f"; gain from 8 to 64: {speeds[64] / speeds[8]:.1f}", flush=True)
 
-  engine = make_engine(64, pool=conversations)
+  # Turns long enough that searches come back before the pool has run dry.
+  engine = make_engine(64, pool=conversations, length=288)
   ours(engine, params, [Talk(p, 1, 8) for p in prompts(64, 2)])  # Compiles.
   clock = Clock(1.0)
-  talks = [Talk(p, 3, 24, clock) for p in prompts(conversations, 3)]
+  talks = [Talk(p, 3, 48, clock) for p in prompts(conversations, 3)]
   seconds, counts = ours(engine, params, talks)
   print(f"{conversations} conversations, 64 lanes, searches of 1 s: lane use "
         f"{counts.lane_use:.2f}, {counts.decode_tokens / seconds:.0f} new tokens/s, "

@@ -115,7 +115,7 @@ def unpacked(batch):
 def their_step(params, batch):
   import torch
 
-  model = load_transformers(params).train()
+  model = load_transformers(params, MODEL).train()
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
   ids, there, labels = map(torch.tensor, unpacked(batch))
 
