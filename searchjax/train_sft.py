@@ -32,7 +32,7 @@ from searchjax.model.params import init_params
 from searchjax.objective.sft import masked_nll
 from searchjax.optim.optimizer import learning_rate, make_optimizer
 from searchjax.optim.update import init_state, make_gradient, make_update, state_specs
-from searchjax.reward.answer import Verdict, judge_answer
+from searchjax.reward.total import base_rewards
 from searchjax.rollout.agent import (
   load_chat, load_policy, make_engine_params, new_division, new_model, open_agent, save_policy,
 )
@@ -194,14 +194,9 @@ def gate(agent, params, questions, *, seed: int, step: int) -> dict[str, float]:
     questions, params, group_size=1, temperature=1.0, seed=seed, purpose="gate", step=step
   )
   valid = [(q, e) for q, (e,) in zip(questions, groups, strict=True) if e.valid]
-  mean = lambda values: float(np.mean(values)) if values else math.nan
+  mean = lambda values: float(np.mean(values, dtype=np.float64)) if len(values) else math.nan
   return {
-    "rollout_accuracy": mean(
-      [
-        judge_answer(e.final_answer, [q.answer, *q.aliases], q.text) == Verdict.CORRECT
-        for q, e in valid
-      ]
-    ),
+    "rollout_accuracy": mean(base_rewards([(q, e.final_answer) for q, e in valid])),
     "rollout_tool_calls": mean([e.tool_calls for _, e in valid]),
     "invalid_share": 1.0 - len(valid) / len(groups),
   }
