@@ -30,16 +30,17 @@ STAGES = {
                                        "--config.mismatch=routing_replay"]),
   "eval": ("evaluate", "evaluate_tiny", []),
 }
-# By metric, how far another machine may be, and at how many steps it is held. Between two optimisation
-# levels of the same compiler, SFT's losses differ by 1e-4 and its gradient norms by 8 %, the preference
-# model's by 5e-3 and 30 %: optimisers that normalise amplify rounding. A flipped sample changes a
-# rollout, so GRPO is held tightly at its first step and loosely after it.
+# By metric, how far another machine may be over how many steps. Optimisers that normalise amplify
+# rounding: between two kinds of CPU, SFT's losses differ by 2e-7 in the first three steps and by 1e-3
+# in ten, its gradient norms by 1e-3 and then by a factor of two; the preference model, which begins
+# where SFT ends, by 6e-4 and 1.3e-2 in its losses. So the first steps hold the code, the rest only that
+# it still learns. A flipped sample changes a rollout: GRPO's first step is held, and lengths.
 CURVES = {
-  "sft": {"loss": (0.002, 10), "grad_norm": (0.25, 10)},
-  "rm": {"loss": (0.01, 10), "grad_norm": (0.5, 10)},
+  "sft": {"loss": [(1e-5, 3), (0.005, 10)], "grad_norm": [(0.01, 3)]},
+  "rm": {"loss": [(0.002, 4), (0.04, 10)], "grad_norm": [(0.3, 3)]},
   "grpo": {
-    "generated_length": (0.25, 10), "penalty": (0.05, 1), "length_penalty": (0.05, 1),
-    "grad_norm": (0.25, 1),
+    "generated_length": [(0.25, 10)], "penalty": [(0.05, 1)], "length_penalty": [(0.05, 1)],
+    "grad_norm": [(0.5, 1)],
   },
 }
 # How full the lanes are depends on when searches answer.
@@ -120,9 +121,10 @@ def test_killed_and_whole_rollouts_are_the_same(chains):
 @pytest.mark.parametrize("stage", ["sft", "rm", "grpo"])
 def test_golden_curves(chains, stage):
   golden = json.loads(GOLDEN.read_text())[stage]
-  for name, (tolerance, steps) in CURVES[stage].items():
+  for name, held in CURVES[stage].items():
     got = [row[name] for row in metrics(chains[0], stage)]
-    np.testing.assert_allclose(got[:steps], golden[name][:steps], rtol=tolerance, err_msg=name)
+    for tolerance, steps in held:
+      np.testing.assert_allclose(got[:steps], golden[name][:steps], rtol=tolerance, err_msg=name)
 
 
 def test_train_and_inference_agree_to_1e6_in_float32(chains):
