@@ -211,12 +211,15 @@ def test_X8_prefill_then_decode_equals_the_whole_row_at_every_length(layer, whol
       np.testing.assert_allclose(y[row, 0], want[row, n + step], atol=1e-5)
 
 
-@pytest.mark.parametrize("tokens, chunk", [(48, 16), (40, 16), (31, 32), (64, 32), (7, 16)])
-def test_a_feed_takes_the_chunk_that_leaves_least_padding(layer, whole, tokens, chunk):
+@pytest.mark.parametrize(
+  "tokens, longest, chunk",
+  [(48, 32, 16), (40, 32, 16), (31, 32, 32), (64, 32, 32), (7, 32, 16), (48, 64, 16), (9, 8, 8)],
+)
+def test_a_feed_takes_the_chunk_that_leaves_least_padding(layer, whole, tokens, longest, chunk):
   """64 rows of 48 tokens in chunks of 32 would compute a third more; an odd feed keeps its chunk,
   where their common divisor would make it one token at a time."""
   config, weights = layer
-  config = dataclasses.replace(config, chunk_length=32)
+  config = dataclasses.replace(config, chunk_length=longest)
   feed = lambda x, n, *before: deltanet.deltanet_prefill(weights, config, x, n, *before)
   x, n = draw_x(2, tokens), np.array([tokens, tokens // 2])
   out, state, tails = jax.jit(feed)(x, n, *empty(config, 2))

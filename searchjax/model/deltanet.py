@@ -357,11 +357,11 @@ FEED_CHUNK = 16
 
 
 def _feed_chunk(chunk_length, tokens):
-  """Halved while that leaves less padding behind a feed: 48 tokens are three chunks of 16."""
-  half = chunk_length // 2
-  if half < FEED_CHUNK or -tokens % half == -tokens % chunk_length:
-    return chunk_length
-  return _feed_chunk(half, tokens)
+  """The chunk or a half of it, and so on, that pads a feed least: 48 tokens are three of 16."""
+  halves = [chunk_length]
+  while halves[-1] // 2 >= FEED_CHUNK:
+    halves.append(halves[-1] // 2)
+  return min(halves, key=lambda size: (-tokens % size, -size))
 
 
 def deltanet_prefill(
