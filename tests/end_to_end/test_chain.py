@@ -31,17 +31,17 @@ STAGES = {
   "eval": ("evaluate", "evaluate_tiny", []),
 }
 # By metric, how far another machine may be over how many steps. Optimisers that normalise amplify
-# rounding: between two kinds of CPU, SFT's losses differ by 2e-7 in the first three steps and by 1e-3
+# rounding: between two machines, SFT's losses differ by 2e-7 in the first three steps and by 1e-3
 # in ten, its gradient norms by 1e-3 in three and then by a factor of two; the preference model, which
 # begins where SFT ends, by 6e-4 in the losses of four steps and 1.3e-2 in those of ten, and by 8 % in
 # three gradient norms; GRPO by 22 % in its first gradient norm, in its first penalties not at all, and
 # by 7 % in the lengths of ten steps. So the first steps hold the code, and later losses that it learns.
 CURVES = {
-  "sft": {"loss": [(1e-5, 3), (0.005, 10)], "grad_norm": [(0.01, 3)]},
+  "sft": {"loss": [(1e-5, 3), (0.002, 10)], "grad_norm": [(0.01, 3)]},
   "rm": {"loss": [(0.002, 4), (0.025, 10)], "grad_norm": [(0.3, 3)]},
   "grpo": {
     "generated_length": [(0.25, 10)], "penalty": [(0.05, 1)], "length_penalty": [(0.05, 1)],
-    "grad_norm": [(0.5, 1)],
+    "grad_norm": [(0.25, 1)],
   },
 }
 # How full the lanes are depends on when searches answer.
