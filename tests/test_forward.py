@@ -58,7 +58,7 @@ def cramped(config):
 def prefill(policy):
   config, params = policy
   config = cramped(config)
-  compiled = jax.jit(lambda params, *args: forward.prefill(params, config, *args))
+  compiled = jax.jit(lambda params, *args: forward.prefill(unstack_layers(params, config), config, *args))
   return lambda *args: compiled(params, *args)
 
 
@@ -67,7 +67,7 @@ def step(policy):
   config, params = policy
   config = cramped(config)
   compiled = jax.jit(
-    lambda params, *args: forward.decode(params, unstack_layers(params, config), config, *args)
+    lambda params, *args: forward.decode(unstack_layers(params, config), config, *args)
   )
   return lambda *args: compiled(params, *args)
 

@@ -156,10 +156,17 @@ def test_R7_padding_takes_no_capacity_and_no_part_in_the_balance(weights, dispat
   assert (counted.overflow > 0) == (dispatch == "capacity")
 
 
-@pytest.mark.parametrize("tokens", [5, 38, 150])  # All on every expert; in seats; in tiles.
-def test_small_blocks_leave_nothing_out_and_no_token_sees_another(weights, tokens):
+# All on every expert; in seats; in tiles; in more seats than a tile's rows, where tiles would copy
+# more of the weights than is allowed.
+@pytest.mark.parametrize(
+  ("tokens", "copies"), [(5, moe.COPIES), (38, moe.COPIES), (150, moe.COPIES), (150, 10_000)]
+)
+def test_small_blocks_leave_nothing_out_and_no_token_sees_another(
+  weights, tokens, copies, monkeypatch
+):
   """However uneven the load; a token gets the same bits whatever the others choose, wherever it
   stands, and so in whichever seat and round."""
+  monkeypatch.setattr(moe, "COPIES", copies)
   own = {name: weights[name] for name in ("gate_up", "down")}
   rng = np.random.default_rng(tokens)
   x = jnp.asarray(rng.normal(size=(tokens, D)), jnp.float32)

@@ -91,7 +91,9 @@ def test_layers_come_in_order():
   tree = {
     "attention": {"a": count(2)}, "delta": {"d": count(2, 2)}, "moe": {"m": count(2, 3)},
   }  # fmt: skip
-  layers = unstack_layers(tree, config)
-  assert [x["kind"] for x in layers] == ["delta", "delta", "attention"] * 2
-  assert [int(x["moe"]["m"]) for x in layers] == list(range(6))
-  assert [int(*x["mixer"].values()) for x in layers] == [0, 1, 0, 2, 3, 1]
+  unstacked = unstack_layers(tree | {"embed": "untouched"}, config)
+  layers = unstacked.pop("layers")
+  assert unstacked == {"embed": "untouched"}
+  assert [x.kind for x in layers] == ["delta", "delta", "attention"] * 2
+  assert [int(x.moe["m"]) for x in layers] == list(range(6))
+  assert [int(*x.mixer.values()) for x in layers] == [0, 1, 0, 2, 3, 1]

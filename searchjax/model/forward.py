@@ -123,10 +123,10 @@ def forward(
     routing = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), routing)
   else:
     routings = []
-    for i, weights in enumerate(unstack_layers(params, config)):
+    for i, weights in enumerate(unstack_layers(params, config)["layers"]):
       own_replay = None if replay is None else replay[i]
-      stacked = jax.tree.map(lambda a: a[None], weights["moe"])
-      x, routing = layer(weights["kind"], weights["mixer"], stacked, 0, x, own_replay)
+      stacked = jax.tree.map(lambda a: a[None], weights.moe)
+      x, routing = layer(weights.kind, weights.mixer, stacked, 0, x, own_replay)
       routings.append(routing)
     routing = stack(routings)
   return _norm(config, x, params["final_norm"]), routing
@@ -152,6 +152,7 @@ def prefill(
   """Feeds up to C given tokens to some conversations of the pool.
 
   Args:
+    params: unstacked, see `unstack_layers`.
     cache: the pool's states; only rows `slots` change.
     slots: rows of the pool; repeat a row only with length 0 in the repeats.
     length: tokens fed to each row, 0 … C.
@@ -178,10 +179,10 @@ def prefill(
   x = params["embed"][tokens]
   chosen = []
   a = d = 0
-  for weights in unstack_layers(params, config):
-    mixer = weights["mixer"]
+  for weights in params["layers"]:
+    mixer = weights.mixer
     h = _norm(config, x, mixer["norm"])
-    if weights["kind"] == "attention":
+    if weights.kind == "attention":
       q, k, v, gate = attention.project(mixer, config, h, positions)
       mixed = attention.attend_pool(
         q, keys[a], values[a], slots, start, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), within
@@ -199,14 +200,13 @@ def prefill(
       states[d] = states[d].at[rows].set(state, mode="drop")
       tails[d] = {n: tails[d][n].at[rows].set(tail[n], mode="drop") for n in tail}
       d += 1
-    x, routing = _moe(config, weights["moe"], x, fed)
+    x, routing = _moe(config, weights.moe, x, fed)
     chosen.append(routing.experts)
   return Cache(tuple(keys), tuple(values), tuple(states), tuple(tails)), jnp.stack(chosen)
 
 
 def decode(
   params: dict,
-  layers: list[dict],
   config: ModelConfig,
   cache: Cache,
   buffer: DecodeBuffer,
@@ -219,7 +219,7 @@ def decode(
   """Feeds one token to some conversations, reading the pool's keys and values where they lie.
 
   Args:
-    layers: `unstack_layers(params)`, made once outside the decode loop.
+    params: as for `prefill`.
     cache: keys and values up to the loop's start, read only.
     buffer: what the loop has added since: keys and values of its steps; and the pool's DeltaNet
       states and tails.
@@ -243,10 +243,10 @@ def decode(
   a = d = 0
   # Rows that do not advance keep what they have: they may be another conversation's.
   begins = active & (position == 0)
-  for weights in layers:
-    mixer = weights["mixer"]
+  for weights in params["layers"]:
+    mixer = weights.mixer
     h = _norm(config, x, mixer["norm"])
-    if weights["kind"] == "attention":
+    if weights.kind == "attention":
       q, k, v, gate = attention.project(mixer, config, h, position[:, None])
       keys[a], values[a] = (
         jax.lax.dynamic_update_slice_in_dim(old, jnp.swapaxes(new, 1, 2), step, axis=2)
@@ -266,7 +266,7 @@ def decode(
         lambda a, new: a.at[slots].set(new, unique_indices=True), pool, tuple(after)
       )
       d += 1
-    x, routing = _moe(config, weights["moe"], x, active[:, None])
+    x, routing = _moe(config, weights.moe, x, active[:, None])
     chosen.append(routing.experts[:, 0])
   x = _norm(config, x, params["final_norm"])
   buffer = DecodeBuffer(tuple(keys), tuple(values), tuple(states), tuple(tails))

@@ -140,15 +140,17 @@ def dense_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
 
 # Rows of a tile of one expert.
 TILE = 32
+# Bytes of all tiles' copies of weights above which seats, with no copies, are faster on a CPU.
+COPIES = 24 * 2**20
 
 
 def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   """Each expert on small blocks of its own tokens; leaves nothing out.
 
   Many tokens are sorted into tiles of one expert each, with a copy of its weights for every tile.
-  Fewer take seats, twice as many an expert as an even load has, in as many rounds as the fullest
-  expert needs. Of very few each expert computes all. A token's outputs are added in its own order:
-  batch-mates do not matter.
+  Fewer, or of large experts, take seats, twice as many an expert as an even load has, in as many
+  rounds as the fullest expert needs. Of very few each expert computes all. A token's outputs are
+  added in its own order: batch-mates do not matter.
 
   Args:
     experts: int32 [T X]; ids from E on are no expert here.
@@ -161,7 +163,7 @@ def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   upto = jnp.cumsum(chosen, axis=0, dtype=jnp.int32)
   place, counts = jnp.sum(jnp.where(chosen, upto - 1, 0), axis=1), upto[-1]
   seats = 8 * -(-2 * T * X // (8 * E))
-  if seats > TILE:
+  if seats > TILE and _tiles(wanted, E) * _bytes(weights) / E <= COPIES:
     out = _in_tiles(weights, x, wanted, place, counts)
   elif seats < T:
     out = _in_seats(weights, x, wanted, place, counts, seats)
@@ -170,11 +172,20 @@ def tiled_experts(weights: dict, x: Array, w: Array, experts: Array) -> Array:
   return jnp.sum(out.reshape(T, X, -1) * w[..., None].astype(x.dtype), axis=1)
 
 
+def _tiles(wanted, E):
+  """Tiles that are enough however the pairs fall on the experts."""
+  return -(-wanted.size // TILE) + E
+
+
+def _bytes(weights):
+  return weights["gate_up"].nbytes + weights["down"].nbytes
+
+
 def _in_tiles(weights, x, wanted, place, counts):
   """The pairs' outputs, [T X, D]."""
   (T, D), (E, _, _) = x.shape, weights["gate_up"].shape
   pairs = wanted.size
-  n = -(-pairs // TILE) + E
+  n = _tiles(wanted, E)
   tiles = -(-counts // TILE)
   ends = jnp.cumsum(tiles)
   first = (ends - tiles)[jnp.minimum(wanted, E - 1)]

@@ -13,6 +13,7 @@ heads,
 import dataclasses
 import math
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -151,10 +152,22 @@ def active_param_count(config: ModelConfig, *, embedding: bool = True) -> int:
   return count
 
 
-def unstack_layers(params: dict, config: ModelConfig) -> list[dict]:
-  """One dict a layer, in order: {"mixer": attention or delta parameters, "moe": ..., "kind": str}.
+@flax.struct.dataclass
+class Layer:
+  """Attributes:
+    kind: "delta" or "attention".
+    mixer, moe: the layer's own parameters of that kind, and of its experts.
+  """
 
-  "kind" is "delta" or "attention". Used where layers are unrolled (small models, decoding).
+  kind: str = flax.struct.field(pytree_node=False)
+  mixer: dict
+  moe: dict
+
+
+def unstack_layers(params: dict, config: ModelConfig) -> dict:
+  """The parameters with "layers", a `Layer` each in their order, instead of the stacks.
+
+  Used where layers are unrolled (small models, rollouts on one device).
   """
   layers = []
   for group in range(config.num_groups):
@@ -164,5 +177,6 @@ def unstack_layers(params: dict, config: ModelConfig) -> list[dict]:
       kind = "attention" if last else "delta"
       mixer = jax.tree.map(lambda a, index=index: a[index], params[kind])
       moe = jax.tree.map(lambda a, g=group, i=inner: a[g, i], params["moe"])
-      layers.append({"kind": kind, "mixer": mixer, "moe": moe})
-  return layers
+      layers.append(Layer(kind, mixer, moe))
+  stacks = ("attention", "delta", "moe")
+  return {name: a for name, a in params.items() if name not in stacks} | {"layers": layers}

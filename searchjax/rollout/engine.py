@@ -190,6 +190,7 @@ class Engine:
 
   def _run(self, params, blocks, arrivals=None):
     served = arrivals is not None
+    params = self._steps.prepare(params)
     while True:
       if arrivals is not None:
         arrivals = self._admit(blocks, arrivals)
@@ -444,12 +445,15 @@ class EngineSteps:
   """An engine's jitted functions; the pool is donated.
 
   Attributes:
+    prepare: parameters to what the others take: on one device each layer's by themselves, which
+      costs a copy of them.
     feed: (parameters, pool, {slots, tokens, length, start}) to pool and experts, see
       `model.forward.prefill`.
     fork: (pool, {source, target, count}) to the pool, see `model.cache.fork`.
     decode: (parameters, pool, lanes) to pool and tokens, see `sample.decode`.
   """
 
+  prepare: Callable
   feed: Callable
   fork: Callable
   decode: Callable
@@ -460,7 +464,8 @@ def make_steps(
 ) -> EngineSteps:
   """Jits them on one device."""
   functions = _functions(config, sample.WHOLE, stop_ids, restricted, record_routing)
-  return EngineSteps(*(jax.jit(f, donate_argnames="cache") for f in functions))
+  prepare = jax.jit(lambda params: sample.WHOLE.prepare(params, config))
+  return EngineSteps(prepare, *(jax.jit(f, donate_argnames="cache") for f in functions))
 
 
 def make_divided_steps(
@@ -484,6 +489,7 @@ def make_divided_steps(
   lie = jax.tree.map(lambda spec: NamedSharding(mesh, spec), cache)
   whole = NamedSharding(mesh, PartitionSpec())
   return EngineSteps(
+    lambda params: steps.prepare(params, config),
     jax.jit(feed, donate_argnums=1, out_shardings=(lie, whole)),
     jax.jit(fork, donate_argnums=0, out_shardings=lie),
     jax.jit(decode, donate_argnums=1, out_shardings=(lie, whole)),

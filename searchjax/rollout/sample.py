@@ -30,8 +30,8 @@ class Steps:
   """The model's functions that an engine calls, whole or divided over a mesh.
 
   Attributes:
-    prefill, decode: as in `model.forward`; decode takes the layers that `layers` made of the
-      parameters, once outside its loop.
+    prepare: (parameters, config) to what the others take as parameters, once for many calls.
+    prefill, decode: as in `model.forward`.
     choose: (parameters, config, hidden, pick, rows …) to pick(logits, rows …).
     noise: (keys [B], V, temperature [B]) to standard Gumbel [B V]; whatever, if all are greedy.
     open_buffer, close_buffer, fork: as in `model.cache`.
@@ -40,8 +40,8 @@ class Steps:
     anyone: whether a lane of any device does it.
   """
 
+  prepare: Callable
   prefill: Callable
-  layers: Callable
   decode: Callable
   choose: Callable
   noise: Callable
@@ -59,7 +59,7 @@ def gumbel(keys: Array, V: int) -> Float[Array, "B V"]:
 
 
 WHOLE = Steps(
-  prefill=forward.prefill, layers=unstack_layers, decode=forward.decode,
+  prepare=unstack_layers, prefill=forward.prefill, decode=forward.decode,
   choose=lambda params, config, hidden, pick, *rows: pick(
     heads.logits(params, config, hidden), *rows
   ),
@@ -76,11 +76,11 @@ WHOLE = Steps(
 def divided_steps(parts: serving.Serving) -> Steps:
   """The functions inside `jax.shard_map` over a mesh in the decode layout."""
   return Steps(
+    prepare=lambda params, config: params,
     prefill=lambda params, config, *rest, **rows: serving.prefill(
       params, config, parts, *rest, **rows
     ),
-    layers=lambda params, config: None,
-    decode=lambda params, layers, config, *rest: serving.decode(params, config, parts, *rest),
+    decode=lambda params, config, *rest: serving.decode(params, config, parts, *rest),
     choose=lambda params, config, *rest: serving.choose(params, config, parts, *rest),
     # Drawn always: a branch costs a slice temporaries.
     noise=lambda keys, V, temperature: gumbel(keys, V),
@@ -168,6 +168,7 @@ def decode(
   """Decodes up to J tokens in every lane; ends early when none has more to decode.
 
   Args:
+    params: as `steps.prepare` makes them.
     stop_ids: a lane stops after sampling one of these, or when its turn's budget is spent.
     restricted: whether a lane may set top_k or top_p.
     steps: where the model is computed.
@@ -178,7 +179,6 @@ def decode(
   """
   B, J = lanes.forced.shape
   length = steps.length(cache)
-  layers = steps.layers(params, config)
   start = lanes.position
   slots = None if steps.rows(cache) == B else lanes.slot
   stops = jnp.asarray(stop_ids, jnp.int32)
@@ -195,7 +195,7 @@ def decode(
   def body(carry):
     step, token, count, going, buffer, out, _ = carry
     hidden, buffer, chosen = steps.decode(
-      params, layers, config, cache, buffer, slots, token, start + step, step, going
+      params, config, cache, buffer, slots, token, start + step, step, going
     )
     # The sampled token's own position, not the one it is sampled from.
     keys = jax.vmap(jax.random.fold_in)(

@@ -6,7 +6,8 @@ Policies with random weights, on this machine's cores, one after the other in on
 new tokens/s   of all conversations together: prompts of 48 tokens, 64 new ones each, greedy. Of the
                tiny policy, whose 2.4 MB of weights stay in the processor's caches, and of a larger
                one, whose 66 MB do not where those are smaller
-gain           of 64 lanes over 8, on all cores as a run has them; of the tiny one on one device too
+gain           of 64 lanes over 8, on all cores as a run has them; of the larger one by its experts,
+               which a step reads and a token does not all use; of the tiny one on one device too
 
 The rest is of the tiny policy:
 
@@ -17,6 +18,7 @@ prefill        tokens that were fed over those that have to be: prompts once a g
 
 import argparse
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
 import tempfile
@@ -41,6 +43,7 @@ LARGER = model_config(
   shared_expert_size=128, delta_key_heads=4, delta_value_heads=8, vocab_size=4096,
   real_vocab_size=4096,
 )
+EXPERTS = 8, 16, 32, 64
 PROMPT, NEW, RESPONSE = 48, 64, 40
 TIMES = 10
 
@@ -186,12 +189,24 @@ def compare(name, model, new):
   return params
 
 
+def gains(model, new):
+  """Prints the engine's gain by the number of experts; a token uses as many of them in each."""
+  print("gain from 8 to 64 lanes by the larger policy's experts:", end="", flush=True)
+  for experts in EXPERTS:
+    some = dataclasses.replace(model, num_experts=experts)
+    params = jax.device_put(init_params(jax.random.key(0), some), jax.devices()[0])
+    best = in_turn({n: decode_run(params, n, new, model=some) for n in (8, 64)})
+    print(f" {experts} {8 * best[8] / best[64]:.1f}", end="", flush=True)
+  print()
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--quick", action="store_true")
   quick = parser.parse_args().quick
   new, conversations = (16, 128) if quick else (NEW, 1024)
   compare("larger", LARGER, new)
+  gains(LARGER, new)
   params = compare("tiny", MODEL, new)
   one = jax.devices()[:1]
   best = in_turn({n: decode_run(params, n, new, one) for n in (8, 16, 32, 64)})

@@ -72,9 +72,9 @@ def layers(case: str, model, tree: dict, stored: dict) -> list[tuple[str, float]
   x = tree["embed"][cases.tokens(case)]
   out = [("embedding", value_error(x, stored["hidden"][0]))]
   wanted = [*stored["hidden"][1:-1], stored["last"]]
-  for i, (weights, want) in enumerate(zip(unstack_layers(tree, model), wanted, strict=True)):
-    x, _ = layer(model, weights["kind"], weights["mixer"], weights["moe"], x)
-    out.append((f"layer {i} ({weights['kind']})", value_error(x, want)))
+  for i, (weights, want) in enumerate(zip(unstack_layers(tree, model)["layers"], wanted, strict=True)):
+    x, _ = layer(model, weights.kind, weights.mixer, weights.moe, x)
+    out.append((f"layer {i} ({weights.kind})", value_error(x, want)))
   return out
 
 

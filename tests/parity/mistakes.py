@@ -189,8 +189,8 @@ MISTAKES = {
 def error(name: str, model, tree: dict, stored: dict) -> float:
   """Error of the layer's output, from transformers' own input to it, with the mistake made."""
   where, *mistake = MISTAKES[name]
-  weights = unstack_layers(tree, model)[where]
-  mixer, experts = weights["mixer"], weights["moe"]
+  weights = unstack_layers(tree, model)["layers"][where]
+  mixer, experts = weights.mixer, weights.moe
   run, context = measure.layer, contextlib.nullcontext()
   # What compiles anew does so in the forms that compile fastest.
   quick = dict(moe_dispatch="dense", chunk_length=16)
@@ -204,6 +204,6 @@ def error(name: str, model, tree: dict, stored: dict) -> float:
     # A function of its own: jit would find the right one's trace again.
     run = jax.jit(lambda *args: measure.layer.__wrapped__(*args), static_argnums=(0, 1))
   with context:
-    got, _ = run(model, weights["kind"], mixer, experts, stored["hidden"][where])
+    got, _ = run(model, weights.kind, mixer, experts, stored["hidden"][where])
   want = stored["last"] if where == ATTENTION else stored["hidden"][where + 1]
   return measure.value_error(got, want)
